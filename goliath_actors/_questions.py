@@ -1,0 +1,419 @@
+"""What hooks are asked and may answer: questions, verdicts and patches.
+
+Floor 1½, above tools and below the table in `hooks.py`, which exports all of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Literal, NoReturn, Protocol, TypeVar
+
+import attrs
+
+from ._frozen import thaw
+from .abc import Model, ModelRequest
+from .tools import ToolDescriptor, ToolOutcome
+from .values import (
+    Diagnostic,
+    Exchange,
+    FallbackRequest,
+    Memory,
+    Message,
+    Outcome,
+    Plan,
+    Step,
+    ToolCall,
+    Usage,
+)
+
+T = TypeVar("T")
+
+
+# --- verdicts -------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Stop:
+    """End the run with `text`: no answer transforms, no saving, no fallback, no `on_error`."""
+
+    text: str
+    reason: str
+
+
+@attrs.frozen
+class Respond:
+    """Answer in the model's place. The text is an answer like any other: it is transformed and saved."""
+
+    text: str
+    reason: str = ""
+    outcome: str = "blocked"
+
+
+@attrs.frozen
+class Deny:
+    """Refuse a tool call; the model is told `reason`. `whole_batch` refuses its sibling calls too."""
+
+    reason: str
+    whole_batch: bool = False
+
+
+@attrs.frozen
+class Ask:
+    """Have the call confirmed, even if it only reads. The chain goes on."""
+
+    reason: str = ""
+
+
+@attrs.frozen
+class Retry:
+    """Reject the plan; the model is told `feedback` and plans again, within `hook_retries`."""
+
+    feedback: str
+
+
+@attrs.frozen
+class Skip:
+    """Do not save this exchange."""
+
+
+@attrs.frozen
+class Decline:
+    """Do not compact this range."""
+
+
+@attrs.frozen
+class NextStep:
+    """Take another step."""
+
+
+@attrs.frozen
+class Complete:
+    """End the run with what it has."""
+
+
+@attrs.frozen
+class Continue:
+    """Go on with `text` as a user message."""
+
+    text: str
+
+
+# --- patches --------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class RunPatch:
+    """Changes to a run before it begins. None leaves a field as it is; `facts` merge by key, later ones win."""
+
+    ask: str | None = None
+    instructions: str | None = None
+    facts: Mapping[str, str] | None = None
+    messages: Sequence[Message] | None = None
+    tools: Sequence[str] | None = None
+    model: Model | None = None
+    settings: Mapping[str, Any] | None = None
+    provider_options: Mapping[str, Any] | None = None
+
+
+@attrs.frozen
+class PlanPatch:
+    """Changes for one planning attempt or step. `tools` can only narrow; `context_text` replaces what is there."""
+
+    tools: Sequence[str] | None = None
+    context_text: str | None = None
+    messages: Sequence[Message] | None = None
+    model: Model | None = None
+    settings: Mapping[str, Any] | None = None
+    provider_options: Mapping[str, Any] | None = None
+
+
+@attrs.frozen
+class ModelPatch:
+    """Changes for one attempt of a model call. With `model`, inherited settings and options are cleared first."""
+
+    messages: Sequence[Message] | None = None
+    model: Model | None = None
+    settings: Mapping[str, Any] | None = None
+    provider_options: Mapping[str, Any] | None = None
+    timeout: float | None = None
+
+
+@attrs.frozen
+class MetadataPatch:
+    """Metadata to be stored in the same commit."""
+
+    metadata: Mapping[str, Any] | None = None
+    private: Mapping[str, Any] | None = None
+
+
+# --- questions ------------------------------------------------------------------------------------------------------
+#
+# Why copies on first access: most hooks look at one field, and copying a large tool input for a hook that never reads
+# it is work for nobody. A container field `x` is stored as `_x`; the property makes this hook's own copy.
+
+
+class _OwnCopy(Generic[T]):
+    """A container field of a question: `x` reads `_x` through a copy that belongs to this hook alone."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._raw = f"_{name}"
+        self.__doc__ = f"This hook's own copy of `{name}`, made on first access."
+
+    def __get__(self, instance: Any, owner: type[Any] | None = None) -> T:
+        own = instance._own
+        if own is None:
+            own = {}
+            object.__setattr__(instance, "_own", own)
+        if self._name not in own:
+            value = getattr(instance, self._raw)
+            if isinstance(value, ToolOutcome):
+                own[self._name] = attrs.evolve(value, output=thaw(value.output))
+            else:
+                own[self._name] = thaw(value)
+        copy: T = own[self._name]
+        return copy
+
+
+@attrs.frozen(eq=False)
+class Question:
+    """Base of all questions. A hook gets one of its own; what it does to containers in it changes nothing."""
+
+    _own: dict[str, Any] | None = attrs.field(default=None, init=False, repr=False)
+
+    def fork(self) -> Question:
+        """Return a question with the same fields for another hook, sharing nothing that can be changed."""
+        cls = type(self)
+        new = object.__new__(cls)
+        put = object.__setattr__
+        for field in cls.__attrs_attrs__:  # type: ignore[attr-defined]  # every question is an attrs class
+            put(new, field.name, getattr(self, field.name))
+        put(new, "_own", None)
+        return new
+
+
+@attrs.frozen(eq=False)
+class BeforeRun(Question):
+    """A run begins. `entry` is `run`, `resume` or `steer`."""
+
+    ask: str
+    instructions: str
+    _facts: Mapping[str, str]
+    entry: Literal["run", "resume", "steer"] = "run"
+    facts = _OwnCopy[dict[str, str]]("facts")
+
+
+@attrs.frozen(eq=False)
+class AfterRecall(Question):
+    """Memory as loaded. An answer is a view for this run; what is stored stays."""
+
+    memory: Memory
+
+
+@attrs.frozen(eq=False)
+class ResolveContext(Question):
+    """A step's model context is being composed. `messages` is None until `call_next` has run."""
+
+    messages: tuple[Message, ...] | None = None
+    history: tuple[Message, ...] = ()
+    # Any: the thread facade of the tool loop, narrowed to this phase.
+    thread: Any = None
+
+
+@attrs.frozen(eq=False)
+class BeforePlan(Question):
+    """A planning attempt begins. `attempt` counts from 0 within a step."""
+
+    ask: str
+    tools: tuple[ToolDescriptor, ...]
+    context_text: str
+    steps: tuple[Step, ...]
+    attempt: int
+
+
+@attrs.frozen(eq=False)
+class BeforeRequest(Question):
+    """Messages about to be sent, for this attempt only."""
+
+    messages: tuple[Message, ...]
+    role: str
+    attempt: int
+
+
+@attrs.frozen(eq=False)
+class AroundModel(Question):
+    """One attempt of a model call."""
+
+    request: ModelRequest
+    attempt: int
+
+
+@attrs.frozen(eq=False)
+class TransformStream(Question):
+    """A reply streams."""
+
+    role: str
+
+
+@attrs.frozen(eq=False)
+class AfterResponse(Question):
+    """A terminal provider message, or the error in its place."""
+
+    role: str
+    message: Message | None = None
+    error: BaseException | None = None
+    usage: Usage | None = None
+
+
+@attrs.frozen(eq=False)
+class AfterPlan(Question):
+    """A valid plan, before any gate."""
+
+    plan: Plan
+    tools: tuple[ToolDescriptor, ...]
+    steps: tuple[Step, ...]
+    attempt: int
+
+
+@attrs.frozen(eq=False)
+class BeforeTool(Question):
+    """Arguments are valid; nothing was looked up in the cache, confirmed or executed yet."""
+
+    call_id: str
+    tool: ToolDescriptor
+    _input: Mapping[str, Any]
+    brief: str
+    steps: tuple[Step, ...]
+    # Set by the tool room: validates and transforms a replacement by the tool's own schema.
+    _check: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = attrs.field(default=None, repr=False)
+    input = _OwnCopy[dict[str, Any]]("input")
+
+
+@attrs.frozen(eq=False)
+class AroundTool(Question):
+    """One execution."""
+
+    call_id: str
+    tool: ToolDescriptor
+    _input: Mapping[str, Any]
+    input = _OwnCopy[dict[str, Any]]("input")
+
+
+@attrs.frozen(eq=False)
+class AfterTool(Question):
+    """A tool attempt ended, whatever way. `steps` are those before it."""
+
+    call_id: str
+    tool: ToolDescriptor
+    _input: Mapping[str, Any]
+    result: str
+    _outcome: ToolOutcome
+    steps: tuple[Step, ...]
+    input = _OwnCopy[dict[str, Any]]("input")
+    outcome = _OwnCopy[ToolOutcome]("outcome")
+
+
+@attrs.frozen(eq=False)
+class AfterTools(Question):
+    """Every tool of a round is terminal; calls and results in call order."""
+
+    calls: tuple[ToolCall, ...]
+    results: tuple[str, ...]
+
+
+@attrs.frozen(eq=False)
+class AfterStep(Question):
+    """A tool-loop step is assembled, before its transition."""
+
+    step: Plan
+    is_final: bool
+
+
+@attrs.frozen(eq=False)
+class BeforeFallback(Question):
+    """A fallback is about to be called. Changing the request leaves the local log and memory alone."""
+
+    request: FallbackRequest
+
+
+@attrs.frozen(eq=False)
+class AfterAnswer(Question):
+    """A non-blank final answer, before its event, its step and its saving."""
+
+    text: str
+    handled_by: Literal["device", "cloud"]
+    best_effort: bool
+    steps: tuple[Step, ...]
+
+
+@attrs.frozen(eq=False)
+class BeforeAppend(Question):
+    """A message is about to be stored."""
+
+    message: Message
+
+
+@attrs.frozen(eq=False)
+class BeforeCompact(Question):
+    """A range was chosen for compaction: first and last entry id."""
+
+    range: tuple[str, str]
+    messages: tuple[Message, ...]
+    reason: str
+    instructions: str | None = None
+
+
+@attrs.frozen(eq=False)
+class BeforeRemember(Question):
+    """Candidate memory, and the exchange that is new in it."""
+
+    memory: Memory
+    exchange: Exchange
+
+
+@attrs.frozen(eq=False)
+class BeforeRewrite(Question):
+    """History is about to be rewritten: `regenerate`, `retry` or `visibility`."""
+
+    kind: str
+    _changes: Mapping[str, Any]
+    changes = _OwnCopy[dict[str, Any]]("changes")
+
+
+@attrs.frozen(eq=False)
+class AfterRewrite(Question):
+    """History was rewritten."""
+
+    kind: str
+    _changes: Mapping[str, Any]
+    changes = _OwnCopy[dict[str, Any]]("changes")
+
+
+@attrs.frozen(eq=False)
+class OnError(Question):
+    """The run failed or was aborted. `error` is the original object."""
+
+    error: BaseException
+    origin: str
+    steps: tuple[Step, ...]
+    trace: tuple[Any, ...]
+
+
+@attrs.frozen(eq=False)
+class OnFinish(Question):
+    """The run is over. `diagnostics` are those so far."""
+
+    outcome: Outcome
+    diagnostics: tuple[Diagnostic, ...]
+
+
+class StreamControl(Protocol):
+    """What a `transform_stream` may do besides letting events through. Neither method returns to the transform."""
+
+    async def abort(self, reason: str, outcome: str = "blocked", replacement: str = "") -> NoReturn:
+        """End the reply here with `replacement`; text that is already out is retracted."""
+        ...
+
+    async def retry(self, feedback: str) -> NoReturn:
+        """Reject the reply; the model is told `feedback`, within `hook_retries`."""
+        ...

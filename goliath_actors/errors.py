@@ -1,0 +1,262 @@
+"""Every exception of the library, each with its blame: who has to act on it.
+
+Floor 0. Application errors are never wrapped in these: they reach the caller as the same object.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BadRequest",
+    "ConfigError",
+    "ContextOverflow",
+    "ConversationBusy",
+    "FallbackError",
+    "GoliathBudgetError",
+    "GoliathError",
+    "GoliathExtensionError",
+    "MailboxFull",
+    "ModelError",
+    "ModelUnavailable",
+    "ObserverTimeout",
+    "RanksUnavailable",
+    "RateLimited",
+    "ReentrantRun",
+    "Refused",
+    "RunAborted",
+    "RuntimeClosed",
+    "ScriptExhausted",
+    "StoreConflict",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreTooNew",
+    "ToolFailure",
+    "ToolInputError",
+    "ToolTimeout",
+]
+
+
+class GoliathError(Exception):
+    """Base of everything this library raises on its own account."""
+
+
+class ConfigError(GoliathError, ValueError):
+    """The application's set-up or argument is wrong; raised before anything has begun."""
+
+
+class GoliathExtensionError(GoliathError):
+    """A hook raised, or answered with something its row does not allow. The cause is `__cause__`.
+
+    `extension` is the name of the extension, `phase` the row of the hook table.
+    """
+
+    def __init__(self, extension: str, phase: str, message: str = "") -> None:
+        self.extension = extension
+        self.phase = phase
+        self.message = message
+        super().__init__(extension, phase, message)
+
+    def __str__(self) -> str:
+        what = self.message or (str(self.__cause__) if self.__cause__ is not None else "the hook failed")
+        return f"extension {self.extension!r} in {self.phase}: {what}"
+
+
+class GoliathBudgetError(GoliathError):
+    """A prompt does not fit its share of the window. `phase` is the label of the budget (`conductor`, `answer`, …)."""
+
+    def __init__(self, phase: str, tokens: int, limit: int) -> None:
+        self.phase = phase
+        self.tokens = tokens
+        self.limit = limit
+        super().__init__(phase, tokens, limit)
+
+    def __str__(self) -> str:
+        return (
+            f"the {self.phase} prompt needs {self.tokens} tokens and may use {self.limit}; "
+            "shorten instructions, facts or tool schemas, or raise the loop's window"
+        )
+
+
+class MailboxFull(GoliathError):
+    """The ask was refused and left no trace. `scope` is `"conversation"` or `"runtime"`."""
+
+    def __init__(self, scope: str, waiting: int, capacity: int) -> None:
+        self.scope = scope
+        self.waiting = waiting
+        self.capacity = capacity
+        super().__init__(scope, waiting, capacity)
+
+    def __str__(self) -> str:
+        name = "mailbox_capacity" if self.scope == "conversation" else "max_waiting"
+        return (
+            f"the {self.scope} already has {self.waiting} of {self.capacity} asks waiting ({name}); "
+            "try again later or wait on a limiter of your own before submitting"
+        )
+
+
+class ConversationBusy(GoliathError):
+    """`when_busy="refuse"` and the conversation has a run or a waiting ask."""
+
+    def __init__(self, conversation_id: str | None) -> None:
+        self.conversation_id = conversation_id
+        super().__init__(conversation_id)
+
+    def __str__(self) -> str:
+        name = "the default conversation" if self.conversation_id is None else f"conversation {self.conversation_id!r}"
+        return f'{name} is busy; wait for its run, or ask with when_busy="queue" or "replace"'
+
+
+class RuntimeClosed(GoliathError):
+    """The runtime no longer accepts asks: its block has ended, it drains, or it was cancelled."""
+
+
+class RunAborted(GoliathError):
+    """The run was ended by its scope. `cause` is `caller`, `requested`, `deadline` or `shutdown`."""
+
+    def __init__(self, cause: str, reason: str = "", phase: str | None = None) -> None:
+        self.cause = cause
+        self.reason = reason
+        self.phase = phase
+        super().__init__(cause, reason, phase)
+
+    def __str__(self) -> str:
+        where = f" in {self.phase}" if self.phase else ""
+        why = f": {self.reason}" if self.reason else ""
+        return f"the run was aborted ({self.cause}){where}{why}"
+
+
+class ReentrantRun(GoliathError):
+    """Waiting would never end, since the awaited conversation waits for this run. `chain` names the conversations."""
+
+    def __init__(self, chain: tuple[str, ...]) -> None:
+        self.chain = chain
+        super().__init__(chain)
+
+    def __str__(self) -> str:
+        return f"this would wait for itself: {' -> '.join(self.chain)}; use submit() without waiting instead"
+
+
+class ModelError(GoliathError):
+    """A provider failed, or answered with what is no answer.
+
+    `retryable` says whether the same request may be sent again; `status` is the HTTP status where there was one;
+    `code` the provider's own word; `partial` the text that had arrived before.
+    """
+
+    retryable: bool = False
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        retryable: bool | None = None,
+        status: int | None = None,
+        code: str | None = None,
+        partial: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.partial = partial
+        if retryable is not None:
+            self.retryable = retryable
+
+
+class ModelUnavailable(ModelError):
+    """No usable reply: refused connection, server fault, time-out, a stream that broke off."""
+
+    retryable = True
+
+
+class BadRequest(ModelError):
+    """The provider will never take this request: wrong key, unknown model, wrong parameter."""
+
+
+class ContextOverflow(ModelError):
+    """The provider says that the prompt is larger than the model's window."""
+
+
+class Refused(ModelError):
+    """The provider's safety filter ended the reply. Stays on the device and is never asked of a second brain."""
+
+
+class RateLimited(ModelError):
+    """Too many requests. `retry_after` is in seconds, or None if the provider did not say."""
+
+    retryable = True
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        retry_after: float | None = None,
+        retryable: bool | None = None,
+        status: int | None = None,
+        code: str | None = None,
+        partial: str = "",
+    ) -> None:
+        super().__init__(message, retryable=retryable, status=status, code=code, partial=partial)
+        self.retry_after = retry_after
+
+
+class FallbackError(GoliathError):
+    """The fallback answered with blank text or with something that is no answer."""
+
+
+class StoreError(GoliathError):
+    """A store could not do what was asked."""
+
+
+class StoreConflict(StoreError):
+    """The record has moved on, or the lease was lost; nothing was changed."""
+
+
+class StoreTooNew(StoreError):
+    """The file was written by a newer version of this library and was left untouched."""
+
+
+class StoreCorrupt(StoreError):
+    """A record could not be read; it was set aside (quarantined), never replaced by an empty one."""
+
+
+class ToolFailure(GoliathError):
+    """Raised by a tool: `text` is told to the model word for word. `retryable` allows one identical repeat of a read."""
+
+    def __init__(self, text: str, retryable: bool = False) -> None:
+        self.text = text
+        self.retryable = retryable
+        super().__init__(text)
+
+
+class ToolTimeout(ToolFailure):
+    """A tool did not finish within the time it declares; what it had begun may have happened."""
+
+
+class ToolInputError(GoliathError):
+    """Arguments do not fit a tool's schema. `problems` names every one of them."""
+
+    def __init__(self, tool: str, problems: tuple[str, ...]) -> None:
+        self.tool = tool
+        self.problems = problems
+        super().__init__(tool, problems)
+
+    def __str__(self) -> str:
+        return f"arguments of {self.tool!r} are not valid: {'; '.join(self.problems)}"
+
+
+class ObserverTimeout(GoliathError):
+    """An observer was cut off after `seconds`; the next one was asked nevertheless."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(seconds)
+
+    def __str__(self) -> str:
+        return f"cut off after {self.seconds:g} s"
+
+
+class RanksUnavailable(GoliathError):
+    """No tokenizer vocabulary was found on disk (none is ever downloaded)."""
+
+
+class ScriptExhausted(GoliathError):
+    """A scripted model was asked more often than its script says. A test's mistake, so no `ModelError`."""

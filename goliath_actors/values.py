@@ -1,0 +1,292 @@
+"""The frozen words of the domain. They cross rooms; nothing in them can be changed.
+
+Floor 0. Mappings inside values are read-only (`_frozen.freeze`), so a value can be shared by every hook and observer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import attrs
+
+from ._frozen import freeze
+
+__all__ = [
+    "Abort",
+    "AbortCause",
+    "ConversationStatus",
+    "Diagnostic",
+    "DrainReport",
+    "Exchange",
+    "FallbackAnswer",
+    "FallbackRequest",
+    "Memory",
+    "Message",
+    "Outcome",
+    "Page",
+    "Plan",
+    "Responded",
+    "Route",
+    "RunResult",
+    "RuntimeStatistics",
+    "Status",
+    "Step",
+    "Stopped",
+    "ToolCall",
+    "Usage",
+    "Waiting",
+]
+
+AbortCause: TypeAlias = Literal["caller", "requested", "deadline", "shutdown"]
+Status: TypeAlias = Literal["completed", "stopped", "error", "aborted"]
+Route: TypeAlias = Literal["device", "cloud"]
+StepStatus: TypeAlias = Literal["executed", "cached", "skipped", "failed", "unknown"]
+SkipReason: TypeAlias = Literal["policy", "confirmation", "missing", "batch"]
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+
+
+def _frozen_or_none(value: Any) -> Any:
+    return None if value is None else freeze(value)
+
+
+@attrs.frozen
+class ToolCall:
+    """One call as the model wrote it. `arguments` is its text; `input` is the parsed object, once there is one."""
+
+    id: str
+    name: str
+    arguments: str = "{}"
+    input: Mapping[str, Any] | None = attrs.field(default=None, converter=_frozen_or_none)
+
+
+@attrs.frozen
+class Message:
+    """One message of a transcript or a request."""
+
+    role: Role
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = attrs.field(default=(), converter=tuple)
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+@attrs.frozen
+class Plan:
+    """What comes next. `kind` is `tool`, `answer` or `escalate` (Conductor), `tools` or `answer` (ToolLoop)."""
+
+    kind: Literal["tool", "answer", "escalate", "tools"]
+    brief: str = ""
+    tool: str | None = None
+    why: str | None = None
+    calls: tuple[ToolCall, ...] = attrs.field(default=(), converter=tuple)
+    text: str = ""
+
+
+@attrs.frozen
+class Step:
+    """One entry of a run's step log: a tool attempt or an answer. `index` counts from 0 and is never restarted.
+
+    `output` is the tool's raw output; it lives only as long as the run and never enters prompts, memory or events.
+    `unknown` means that the tool may have taken effect.
+    """
+
+    index: int
+    kind: Literal["tool", "answer"]
+    brief: str = ""
+    tool: str | None = None
+    call_id: str | None = None
+    input: Mapping[str, Any] | None = attrs.field(default=None, converter=_frozen_or_none)
+    status: StepStatus = "executed"
+    skip_reason: SkipReason | None = None
+    extension: str | None = None
+    from_step: int | None = None
+    result: str | None = None
+    # Any: whatever the tool returned.
+    output: Any = None
+    writes: bool = False
+    text: str | None = None
+
+
+@attrs.frozen
+class Exchange:
+    """One remembered ask and answer. `at` is seconds since the epoch; `best_effort` flags an unfinished one."""
+
+    ask: str
+    answer: str
+    at: float
+    best_effort: bool = False
+    steps: tuple[Step, ...] = attrs.field(default=(), converter=tuple)
+
+
+@attrs.frozen
+class Memory:
+    """What a planned conversation keeps: a running summary and at most three recent exchanges."""
+
+    summary: str = ""
+    recent: tuple[Exchange, ...] = attrs.field(default=(), converter=tuple)
+
+
+@attrs.frozen
+class Usage:
+    """Tokens of a call, or the sum over a run's calls. `estimated` marks a sum that a provider did not report in full."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    estimated: bool = False
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            self.estimated or other.estimated,
+        )
+
+
+@attrs.frozen
+class FallbackRequest:
+    """What the second brain gets. `reason` is the escalation reason; `error` says more where there is more."""
+
+    ask: str
+    summary: str = ""
+    recent: tuple[Exchange, ...] = attrs.field(default=(), converter=tuple)
+    steps: tuple[Step, ...] = attrs.field(default=(), converter=tuple)
+    reason: str = ""
+    error: str | None = None
+
+
+@attrs.frozen
+class FallbackAnswer:
+    """The second brain's reply."""
+
+    text: str
+
+
+@attrs.frozen
+class Stopped:
+    """Who ended the run with a `Stop`, where and why."""
+
+    extension: str
+    phase: str
+    reason: str
+
+
+@attrs.frozen
+class Responded:
+    """Who answered in the model's place with a `Respond`, where, why, and with what outcome word."""
+
+    extension: str
+    phase: str
+    reason: str
+    outcome: str
+
+
+@attrs.frozen
+class Diagnostic:
+    """A failure that changed nothing: an observer's, or a lenient extension's. `phase` is the row's name."""
+
+    extension: str
+    phase: str
+    error: BaseException
+
+
+@attrs.frozen
+class Waiting:
+    """A call that waits for a person. `kind` is `approval` or `question`."""
+
+    call_id: str
+    tool: str
+    input: Mapping[str, Any] = attrs.field(converter=freeze)
+    payload: Any = None
+    kind: Literal["approval", "question"] = "question"
+
+
+@attrs.frozen
+class Abort:
+    """Why a run's scope ended it, and in which phase it stood."""
+
+    cause: AbortCause
+    reason: str = ""
+    phase: str | None = None
+
+
+# `trace` holds events; they live a floor above, hence Any.
+@attrs.frozen
+class RunResult:
+    """How a run ended well. `text` is never empty without a `reason`."""
+
+    run_id: str
+    conversation_id: str | None
+    status: Literal["completed", "stopped"] = "completed"
+    text: str = ""
+    output: Any = None
+    handled_by: Route = "device"
+    reason: str | None = None
+    best_effort: bool = False
+    steps: tuple[Step, ...] = ()
+    trace: tuple[Any, ...] = ()
+    stopped: Stopped | None = None
+    responded: Responded | None = None
+    waiting: tuple[Waiting, ...] = ()
+    usage: Usage = Usage()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+@attrs.frozen
+class Outcome:
+    """What `on_finish` sees, and what `Run.outcome` keeps."""
+
+    status: Status
+    result: RunResult | None = None
+    error: BaseException | None = None
+    origin: str | None = None
+    abort: Abort | None = None
+    steps: tuple[Step, ...] = ()
+    trace: tuple[Any, ...] = ()
+    usage: Usage = Usage()
+
+
+@attrs.frozen
+class Page:
+    """A page of history, oldest entry first. `anchor` fixes what paging sees; `next` continues it, None at the end."""
+
+    entries: Sequence[Any]
+    anchor: int
+    next: int | None = None
+
+
+@attrs.frozen
+class DrainReport:
+    """What a drain did: runs that finished by themselves, and runs that it aborted."""
+
+    finished: int
+    aborted: int
+
+
+@attrs.frozen
+class ConversationStatus:
+    """What a conversation does now. Times are seconds on trio's clock; `phase` as in `plan`, `tool:create_task`."""
+
+    run_id: str | None = None
+    phase: str | None = None
+    since: float | None = None
+    waiting: int = 0
+    oldest_wait: float | None = None
+
+
+@attrs.frozen
+class RuntimeStatistics:
+    """Counts of one runtime. accepted = completed + stopped + errors + aborted + running + waiting, at any time."""
+
+    conversations: int
+    running: int
+    waiting: int
+    accepted: int
+    completed: int
+    stopped: int
+    errors: int
+    aborted: int
