@@ -200,6 +200,8 @@ class BeforeRun(Question):
     instructions: str
     _facts: Mapping[str, str]
     entry: Literal["run", "resume", "steer"] = "run"
+    # Names of all the agent's tools, so that a filter with a misspelt name is an error (H9).
+    _known: frozenset[str] = attrs.field(default=frozenset(), repr=False)
     facts = _OwnCopy[dict[str, str]]("facts")
 
 
@@ -229,6 +231,7 @@ class BeforePlan(Question):
     context_text: str
     steps: tuple[Step, ...]
     attempt: int
+    _known: frozenset[str] = attrs.field(default=frozenset(), repr=False)
 
 
 @attrs.frozen(eq=False)

@@ -348,13 +348,15 @@ def _strings(name: str, value: Mapping[Any, Any]) -> dict[str, str]:
     return dict(value)
 
 
-def _patch_fields(patch: RunPatch | PlanPatch) -> None:
+def _patch_fields(patch: RunPatch | PlanPatch, known: frozenset[str]) -> None:
     if patch.messages is not None:
         _messages(None, patch.messages)
     if patch.tools is not None and (
         isinstance(patch.tools, str) or any(not isinstance(name, str) for name in patch.tools)
     ):
         raise ValueError("tools must be a list of tool names")
+    if patch.tools is not None and (unknown := sorted(set(patch.tools) - known)):
+        raise ValueError(f"no tool of this agent is called {', '.join(map(repr, unknown))}")
     for name in ("settings", "provider_options"):
         value = getattr(patch, name)
         if value is not None and not isinstance(value, Mapping):
@@ -370,7 +372,7 @@ def _check_run_patch(question: BeforeRun, answer: RunPatch) -> RunPatch:
         if not isinstance(answer.facts, Mapping):
             raise ValueError("facts must be a mapping")
         _strings("facts", answer.facts)
-    _patch_fields(answer)
+    _patch_fields(answer, question._known)
     return answer
 
 
@@ -380,6 +382,7 @@ def _merge_run_patch(question: BeforeRun, patch: RunPatch) -> tuple[BeforeRun, R
         instructions=question.instructions if patch.instructions is None else patch.instructions,
         facts=question._facts if patch.facts is None else {**question._facts, **patch.facts},
         entry=question.entry,
+        known=question._known,
     )
     return merged, patch
 
@@ -387,7 +390,7 @@ def _merge_run_patch(question: BeforeRun, patch: RunPatch) -> tuple[BeforeRun, R
 def _check_plan_patch(question: BeforePlan, answer: PlanPatch) -> PlanPatch:
     if answer.context_text is not None and not isinstance(answer.context_text, str):
         raise ValueError("context_text must be a string")
-    _patch_fields(answer)
+    _patch_fields(answer, question._known)
     return answer
 
 

@@ -1,0 +1,249 @@
+"""The journal of one run: its events, steps, usage, diagnostics, phase, and whose fault an error is.
+
+Floor 2. Every room of a run writes here; nobody above is known here. Subscribers read at their own pace: the log is
+kept once, text deltas are merged as they are appended, and a reader's position can lie inside a merged one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import attrs
+import trio
+
+from .events import Answer, Event, RunFinished, TextDelta
+from .values import Diagnostic, Route, Step, Usage
+
+__all__ = ["EventStream", "RunJournal"]
+
+E = TypeVar("E", bound=Event)
+
+# One merged entry holds at most this many deltas, so that no list and no joined text grows with the reply's length.
+MERGE_AT_MOST = 256
+
+
+@attrs.define(eq=False)
+class _Deltas:
+    """Consecutive text deltas. Their seqs are `first`, `first + 1`, …: nothing else was emitted between them."""
+
+    first: int
+    at: float
+    parts: list[str]
+
+
+@attrs.define(eq=False)
+class RunJournal:
+    """What one run has told so far. Synchronous but for its readers."""
+
+    run_id: str
+    conversation_id: str | None
+    callbacks: tuple[Callable[[Event], object], ...] = ()
+    steps: list[Step] = attrs.Factory(list)
+    diagnostics: list[Diagnostic] = attrs.Factory(list)
+    usage: Usage = Usage()  # noqa: RUF009  # frozen, so it can be shared
+    handled_by: Route = "device"
+    phase: str = "queued"
+    since: float = 0.0
+    seq: int = 0
+    # Invariant: once `answered`, an abort no longer decides the outcome (C10); it cancels `late_scope` instead.
+    answered: bool = False
+    late_scope: trio.CancelScope | None = None
+    closing: bool = False
+    ended: bool = False
+    # What a callback raised on `RunQueued`: it fails the run at its turn (E4).
+    early_error: Exception | None = None
+    replaced_error: BaseException | None = None
+    _log: list[Event | _Deltas] = attrs.Factory(list)
+    _changed: trio.lowlevel.ParkingLot | None = None
+    _blame: list[tuple[BaseException, str]] = attrs.Factory(list)
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def emit(self, kind: type[E], **fields: Any) -> E:
+        """Append an event and tell the callbacks.
+
+        Raises: what a callback raises, with origin `event`, up to and including `Answer`; later it is a diagnostic.
+        """
+        event, error = self._append(kind, fields)
+        if error is not None:
+            if self.closing or (self.answered and kind is not Answer):
+                self.diagnostics.append(Diagnostic("on_event", event.kind, error))
+            else:
+                self.blame(error, "event")
+                raise error
+        return event
+
+    def emit_closing(self, kind: type[E], **fields: Any) -> E:
+        """Append an event in a clean-up: what a callback raises is always a diagnostic, since an exception from here
+        would replace the one (or the cancellation) that is passing."""
+        event, error = self._append(kind, fields)
+        if error is not None:
+            self.diagnostics.append(Diagnostic("on_event", event.kind, error))
+        return event
+
+    def delta(self, text: str) -> None:
+        """Append a piece of the answer's text. Consecutive pieces are one entry of the log.
+
+        Raises: as `emit`.
+        """
+        self.seq += 1
+        now = time.time()
+        last = self._log[-1] if self._log else None
+        if isinstance(last, _Deltas) and len(last.parts) < MERGE_AT_MOST:
+            last.parts.append(text)
+        else:
+            self._log.append(_Deltas(self.seq, now, [text]))
+        self._wake()
+        if self.callbacks:
+            error = self._tell(TextDelta(self.run_id, self.conversation_id, self.seq, now, text, self.seq))
+            if error is not None:
+                self.blame(error, "event")
+                raise error
+
+    def _append(self, kind: type[E], fields: dict[str, Any]) -> tuple[E, Exception | None]:
+        self.seq += 1
+        event = kind(self.run_id, self.conversation_id, self.seq, time.time(), **fields)
+        self._log.append(event)
+        if kind is Answer:
+            self.answered = True
+        elif kind is RunFinished:
+            self.ended = True
+        self._wake()
+        return event, (self._tell(event) if self.callbacks else None)
+
+    def _tell(self, event: Event) -> Exception | None:
+        first: Exception | None = None
+        for callback in self.callbacks:
+            try:
+                callback(event)
+            except Exception as error:  # noqa: BLE001  # handed to the caller, who decides
+                first = first or error
+        return first
+
+    def _wake(self) -> None:
+        if self._changed is not None and self._changed:
+            self._changed.unpark_all()
+
+    # --- phases, blame ----------------------------------------------------------------------------------------------
+
+    def enter(self, phase: str) -> None:
+        """Say where the run stands now, as in `plan` or `tool:create_task`."""
+        self.phase = phase
+        self.since = trio.current_time()
+
+    def blame(self, error: BaseException, origin: str) -> None:
+        """Record whose fault `error` is. The first word stands: an outer room cannot take it from an inner one."""
+        if all(known is not error for known, _ in self._blame):
+            self._blame.append((error, origin))
+
+    def origin(self, origin: str) -> _Origin:
+        """Return a context manager: an error that leaves its block is blamed on `origin`, and passes unchanged."""
+        return _Origin(self, origin)
+
+    def origin_of(self, error: BaseException) -> str:
+        """Return the origin blamed for `error`, `harness` if nobody was."""
+        for known, origin in self._blame:
+            if known is error:
+                return origin
+        return "harness"
+
+    def note(self, extension: str, phase: str, error: BaseException) -> None:
+        """Record a failure that changes nothing."""
+        self.diagnostics.append(Diagnostic(extension, phase, error))
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    @property
+    def trace(self) -> tuple[Event, ...]:
+        """Every event so far but text deltas."""
+        return tuple([entry for entry in self._log if not isinstance(entry, _Deltas)])
+
+    def stream(self, prefix: Iterable[Event] = ()) -> EventStream:
+        """Return a reader that begins with `prefix`, then has the run from its start."""
+        return EventStream(self, list(prefix))
+
+
+class _Origin:
+    __slots__ = ("_journal", "_origin")
+
+    def __init__(self, journal: RunJournal, origin: str) -> None:
+        self._journal = journal
+        self._origin = origin
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            for leaf in leaves(error):
+                self._journal.blame(leaf, self._origin)
+            if isinstance(error, BaseExceptionGroup):
+                self._journal.blame(error, self._origin)
+
+
+def leaves(error: BaseException) -> Iterable[BaseException]:
+    """Yield the errors inside a group (at any depth) that are no cancellation; a bare error is its own leaf."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    elif not isinstance(error, trio.Cancelled):
+        yield error
+
+
+class EventStream:
+    """Iterates over a run's events: the run so far, then the rest, ending after `RunFinished`.
+
+    A reader that falls behind gets text deltas merged (`through` says up to which one) and everything else in full.
+    Leaving it early needs no clean-up. It cannot affect the run.
+
+    Cancellation: waiting for an event is a checkpoint; a cancelled wait has taken nothing.
+    """
+
+    __slots__ = ("_index", "_journal", "_prefix", "_taken")
+
+    def __init__(self, journal: RunJournal, prefix: list[Event]) -> None:
+        self._journal = journal
+        self._prefix = prefix[::-1]
+        self._index = 0  # of the log entry to read next
+        self._taken = 0  # parts of it already read, if it is a merged one
+
+    def __aiter__(self) -> EventStream:
+        return self
+
+    async def __anext__(self) -> Event:
+        await trio.lowlevel.checkpoint()
+        while True:
+            event = self._take()
+            if event is not None:
+                return event
+            if self._journal.ended:
+                raise StopAsyncIteration
+            if self._journal._changed is None:
+                self._journal._changed = trio.lowlevel.ParkingLot()
+            await self._journal._changed.park()
+
+    def _take(self) -> Event | None:
+        if self._prefix:
+            return self._prefix.pop()
+        log = self._journal._log
+        while self._index < len(log):
+            entry = log[self._index]
+            if not isinstance(entry, _Deltas):
+                self._index += 1
+                return entry
+            parts = entry.parts[self._taken :]
+            if not parts:  # all read: the entry is closed if another one follows, else more may be merged into it
+                if self._index + 1 == len(log):
+                    return None
+                self._index += 1
+                self._taken = 0
+                continue
+            first = entry.first + self._taken
+            self._taken += len(parts)
+            journal = self._journal
+            return TextDelta(
+                journal.run_id, journal.conversation_id, first, entry.at, "".join(parts), first + len(parts) - 1
+            )
+        return None

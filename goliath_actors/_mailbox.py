@@ -1,0 +1,257 @@
+"""Envelopes with their one-shot replies, and the mailbox they wait in.
+
+Floor 2. A `Run` is the envelope: what was asked, the scope that it will run in, and the reply. Making one does nothing;
+`Mailbox.post` and the actor above decide when it has its turn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from contextvars import Context
+from typing import Any, Literal, final
+
+import attrs
+import trio
+
+from ._journal import EventStream, RunJournal
+from .errors import RunAborted
+from .events import Event
+from .values import Abort, AbortCause, Outcome, RunResult
+
+__all__ = ["Mailbox", "Run"]
+
+
+@final
+@attrs.define(eq=False, repr=False)
+class Run:
+    """One ask going through a conversation. Made by `Runtime.submit`, `run` and `stream`."""
+
+    id: str
+    conversation_id: str | None
+    ask: str
+    # Any: the application's context object and run options; the floor that made the run knows them.
+    context: Any
+    options: Any
+    journal: RunJournal
+    # Registers a wait with the runtime (R14: refuses one that would never end) while its block lasts.
+    _guard: Callable[[Run], AbstractContextManager[None]]
+    _context_vars: Context
+    accepted_at: float
+    # Absolute, on trio's clock. Until the run begins nothing enters the scope, so waiters watch this (R7).
+    deadline: float = math.inf
+    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    state: Literal["queued", "running", "finishing", "done"] = "queued"
+    outcome: Outcome | None = None
+    followed_by: Run | None = None
+    replaces: bool = False
+    conversation: Any = None
+    waits_for: set[Run] = attrs.Factory(set)
+    # What a subscriber that comes late gets first, and nobody else (H11).
+    _snapshots: Callable[[], list[Event]] | None = None
+    _abort: Abort | None = None
+    # Invariant: set at most once; `replied` is true from then on. A run aborted while queued is answered at once and
+    # is `done` only after its observers, so the reply and the end are two things.
+    _reply: RunResult | BaseException | None = None
+    _replied: trio.Event | None = None
+    _ended: trio.Event | None = None
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id} {self.state} conversation={self.conversation_id!r}>"
+
+    # --- for users --------------------------------------------------------------------------------------------------
+
+    def abort(self, reason: str = "") -> None:
+        """Ask the run to end, cause `requested`. Never blocks.
+
+        A running run is cancelled; a queued one keeps its place, is answered at once and runs no hook but its
+        observers at its turn. After the answer is out, or once the run is over, nothing changes.
+        """
+        self.request_abort("requested", reason)
+
+    async def wait(self) -> RunResult:
+        """Wait for the run's reply.
+
+        Returns: the result of a `completed` or `stopped` run.
+
+        Raises: `RunAborted` if it was aborted; what the application raised, as the same object; `ReentrantRun` at
+        once if this wait could never end.
+
+        Cancellation: leaves the run alone; a wait does not own it.
+        """
+        with self._guard(self):
+            await self.wait_replied()
+        return self.unwrap()
+
+    def events(self) -> EventStream:
+        """Return an async iterator over the run's events from its start, ending after `RunFinished`.
+
+        A reader that is slow gets text deltas merged and nothing else dropped; it cannot affect the run.
+        """
+        late = self.state != "queued" and self._snapshots is not None
+        return self.journal.stream(self._snapshots() if late and self._snapshots is not None else ())
+
+    # --- for the floors above ---------------------------------------------------------------------------------------
+
+    @property
+    def abort_state(self) -> Abort | None:
+        """Why the run is to end, if it is."""
+        return self._abort
+
+    @property
+    def replied(self) -> bool:
+        """True once a reply is set."""
+        return self._reply is not None
+
+    def request_abort(self, cause: AbortCause, reason: str = "") -> None:
+        """Cancel the run for `cause`. The first cause stands (R6); while finishing and after the end nothing changes."""
+        if self.state in ("finishing", "done"):
+            return
+        if self._abort is None:
+            passed = cause != "deadline" and self.deadline_passed()
+            self._abort = Abort("deadline" if passed else cause, "" if passed else reason, self.journal.phase)
+        if self.journal.answered:  # C10: too late for the outcome; only the summary is cut
+            if self.journal.late_scope is not None:
+                self.journal.late_scope.cancel()
+            return
+        self.scope.cancel()
+        if self.state == "queued":
+            abort = self._abort
+            self.reply(RunAborted(abort.cause, abort.reason, abort.phase))
+
+    def deadline_passed(self) -> bool:
+        """Say whether the time that the asker gave has run out."""
+        limit = self.deadline if self.state == "queued" else self.scope.deadline
+        return limit <= trio.current_time()
+
+    def reply(self, reply: RunResult | BaseException) -> None:
+        """Answer every waiter. Only the first reply counts (invariant 4)."""
+        if self._reply is None:
+            self._reply = reply
+            if self._replied is not None:
+                self._replied.set()
+
+    def end(self, outcome: Outcome) -> None:
+        """The run is over: nothing of it goes on. Sets the reply too, if it has none yet."""
+        self.outcome = outcome
+        self.state = "done"
+        final = outcome.result if outcome.result is not None else outcome.error
+        assert final is not None
+        self.reply(final)
+        if self._ended is not None:
+            self._ended.set()
+
+    def unwrap(self) -> RunResult:
+        """Return the result or raise the error."""
+        reply = self._reply
+        if isinstance(reply, BaseException):
+            raise reply
+        assert reply is not None
+        return reply
+
+    async def wait_replied(self) -> None:
+        """Wait for the reply, ending the run itself if its time runs out before it has begun.
+
+        Cancellation: changes nothing.
+        """
+        if self._reply is not None:
+            await trio.lowlevel.checkpoint()
+            return
+        if self._replied is None:
+            self._replied = trio.Event()
+        while self._reply is None:
+            if self.state == "queued" and self.deadline != math.inf:
+                with trio.move_on_at(self.deadline):
+                    await self._replied.wait()
+                if self._reply is None and self.state == "queued" and self.deadline_passed():
+                    self.request_abort("deadline")
+            else:
+                await self._replied.wait()
+
+    async def wait_ended(self) -> None:
+        """Wait until nothing of the run goes on, observers included.
+
+        Cancellation: changes nothing.
+        """
+        if self.state == "done":
+            await trio.lowlevel.checkpoint()
+            return
+        if self._ended is None:
+            self._ended = trio.Event()
+        await self._ended.wait()
+
+    async def own(self) -> RunResult:
+        """Wait as the run's owner (R8): if the waiter is cancelled, the run is aborted, cause `caller`, and the
+        cancellation goes on only when the run is over, unless it never began (R7)."""
+        answered = False
+        try:
+            await self.wait_replied()
+            answered = True
+        finally:
+            if not answered:
+                await self.abandon()
+        return self.unwrap()
+
+    async def abandon(self) -> None:
+        """End the run because its owner leaves, and wait for its end, shielded, if it has begun."""
+        self.request_abort("caller")
+        if self.state not in ("queued", "done"):
+            with trio.CancelScope(shield=True):
+                await self.wait_ended()
+
+
+@attrs.define(eq=False)
+class Job:
+    """A turn of a conversation that is no run, such as forgetting it. It observes the same order."""
+
+    work: Callable[[], Any]
+    error: Exception | None = None
+    done: trio.Event = attrs.Factory(trio.Event)
+    context_vars: Context | None = None
+
+
+@final
+@attrs.define(eq=False)
+class Mailbox:
+    """The envelopes one conversation has accepted and not yet begun, oldest first.
+
+    The queue is made on first need: an idle conversation, and one that is asked now and then, has none.
+    """
+
+    # Invariant: an envelope in _waiting has not begun; leaving _waiting is the only way to begin.
+    _waiting: deque[Run | Job] | None = None
+
+    def __len__(self) -> int:
+        return 0 if self._waiting is None else len(self._waiting)
+
+    def __iter__(self) -> Iterable[Run | Job]:  # type: ignore[override]
+        return iter(self._waiting or ())
+
+    def post(self, envelope: Run | Job) -> None:
+        """Put an envelope behind all others."""
+        if self._waiting is None:
+            self._waiting = deque()
+        self._waiting.append(envelope)
+
+    def post_next(self, envelope: Run) -> None:
+        """Put a replacement in front of everything but earlier replacements (R8a)."""
+        if self._waiting is None:
+            self._waiting = deque()
+        place = 0
+        for waiting in self._waiting:
+            if not (isinstance(waiting, Run) and waiting.replaces):
+                break
+            place += 1
+        self._waiting.insert(place, envelope)
+
+    def take(self) -> Run | Job | None:
+        """Remove and return the oldest envelope, None if there is none."""
+        if not self._waiting:
+            self._waiting = None
+            return None
+        envelope = self._waiting.popleft()
+        if not self._waiting:
+            self._waiting = None
+        return envelope

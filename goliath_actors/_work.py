@@ -1,0 +1,117 @@
+"""The pieces of one run, as the loops and rooms get them: never the whole agent, never anything above.
+
+Floor 2, on top. `execute_run` makes a `Work`; a loop drives it to an `Ending`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import attrs
+import trio
+
+from ._journal import RunJournal
+from ._panel import Panel
+from ._schema import OutputSchema
+from ._threads import ConversationThreads
+from .abc import Model, Record, Store, TokenCounter
+from .hooks import Respond
+from .tools import Tool
+from .values import Message, Responded, Waiting
+
+__all__ = ["Ending", "Health", "Loop", "Work"]
+
+
+@attrs.define(eq=False)
+class Health:
+    """What a conversation remembers in memory alone, for `idle_timeout`: when the device was last probed (C7)."""
+
+    probed_at: float | None = None
+
+
+@attrs.define(eq=False)
+class Work:
+    """One run's pieces. Rooms change what is theirs to change: `record` after a commit, `journal` as they go."""
+
+    journal: RunJournal
+    panel: Panel
+    scope: trio.CancelScope
+    ask: str
+    instructions: str
+    facts: Mapping[str, str]
+    examples: tuple[str, ...]
+    model: Model
+    tools: Mapping[str, Tool]
+    counter: TokenCounter
+    window: int
+    store: Store
+    key: str
+    health: Health
+    threads: ConversationThreads
+    submit: Callable[..., Any]
+    # Any: the application's own object and callables, whose results are checked where they are used.
+    context: Any = None
+    confirm: Callable[..., Any] | None = None
+    confirm_timeout: float | None = None
+    fallback: Callable[..., Any] | None = None
+    output: OutputSchema | None = None
+    settings: Mapping[str, Any] = attrs.field(factory=dict)
+    provider_options: Mapping[str, Any] = attrs.field(factory=dict)
+    messages: tuple[Message, ...] = ()
+    finish_timeout: float | None = None
+    record: Record = attrs.Factory(Record)
+
+    @property
+    def extended(self) -> bool:
+        """True if the agent has extensions: an oversized prompt is then an error, not an escalation (C4)."""
+        return bool(self.panel.roster.extensions)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """While a person is asked, the run's own time stands still (R6)."""
+        scope = self.scope
+        if scope.deadline == math.inf:
+            yield
+            return
+        left = scope.deadline - trio.current_time()
+        scope.deadline = math.inf
+        try:
+            yield
+        finally:
+            scope.deadline = trio.current_time() + left
+
+
+@attrs.frozen
+class Ending:
+    """How a loop ended: the pieces of a `RunResult` that the loop knows."""
+
+    text: str
+    output: Any = None
+    reason: str | None = None
+    best_effort: bool = False
+    responded: Responded | None = None
+    waiting: tuple[Waiting, ...] = ()
+
+
+class Loop(Protocol):
+    """How a run gets from ask to answer."""
+
+    @property
+    def window(self) -> Any:
+        """Tokens of input and output together, or a callable that says so once a run."""
+        ...
+
+    async def drive(self, work: Work, responded: tuple[Respond, Responded] | None = None) -> Ending:
+        """Take the run from its ask to its end: recall, steps, answer, remembering.
+
+        Arguments: `responded`, what a `before_run` hook answered in the model's place.
+
+        Raises: `RunStopped` when a `Stop` was honoured; application errors as they are; `GoliathExtensionError`,
+        `GoliathBudgetError`.
+
+        Cancellation: every started tool and model call is recorded as finished, nothing of the run goes on.
+        """
+        ...
