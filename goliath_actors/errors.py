@@ -139,7 +139,8 @@ class ModelError(GoliathError):
     """A provider failed, or answered with what is no answer.
 
     `retryable` says whether the same request may be sent again; `status` is the HTTP status where there was one;
-    `code` the provider's own word; `partial` the text that had arrived before.
+    `code` the provider's own word; `partial` the text that had arrived before; `retry_after` the pause in seconds
+    that the provider asked for, None if it asked for none.
     """
 
     retryable: bool = False
@@ -152,8 +153,10 @@ class ModelError(GoliathError):
         status: int | None = None,
         code: str | None = None,
         partial: str = "",
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
+        self.retry_after = retry_after
         self.status = status
         self.code = code
         self.partial = partial
