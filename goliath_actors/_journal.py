@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
-from .events import Answer, Event, RunFinished, TextDelta
+from .events import Answer, Event, RunFinished, RunQueued, TextDelta
 from .values import Diagnostic, Route, Step, Usage
 
 __all__ = ["EventStream", "RunJournal"]
@@ -82,6 +82,13 @@ class RunJournal:
         if error is not None:
             self.diagnostics.append(Diagnostic("on_event", event.kind, error))
         return event
+
+    def queue(self) -> None:
+        """Append `RunQueued`. What a callback raises fails the run at its turn; accepting the ask is untouched (E4)."""
+        _, error = self._append(RunQueued, {})
+        if error is not None:
+            self.blame(error, "event")
+            self.early_error = error
 
     def delta(self, text: str) -> None:
         """Append a piece of the answer's text. Consecutive pieces are one entry of the log.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
-from contextvars import Context
+from contextvars import Context, ContextVar
 from typing import Any, Literal, final
 
 import attrs
@@ -21,7 +21,10 @@ from .errors import RunAborted
 from .events import Event
 from .values import Abort, AbortCause, Outcome, RunResult
 
-__all__ = ["Mailbox", "Run"]
+__all__ = ["Job", "Mailbox", "Run", "current_run"]
+
+current_run: ContextVar[Run | None] = ContextVar("goliath_actors_current_run", default=None)
+"""The run in whose context this code runs, also in tasks that its tools start (R14)."""
 
 
 @final
@@ -37,8 +40,8 @@ class Run:
     options: Any
     journal: RunJournal
     # Registers a wait with the runtime (R14: refuses one that would never end) while its block lasts.
-    _guard: Callable[[Run], AbstractContextManager[None]]
-    _context_vars: Context
+    _guarded: Callable[[Run], AbstractContextManager[None]]
+    context_vars: Context
     accepted_at: float
     # Absolute, on trio's clock. Until the run begins nothing enters the scope, so waiters watch this (R7).
     deadline: float = math.inf
@@ -48,9 +51,12 @@ class Run:
     followed_by: Run | None = None
     replaces: bool = False
     conversation: Any = None
-    waits_for: set[Run] = attrs.Factory(set)
+    # One entry for each wait that this run is in: a run may wait for the same one twice.
+    waits_for: list[Run] = attrs.Factory(list)
+    # How many runs that wait for this one have lent it their slots (R4).
+    lenders: int = 0
     # What a subscriber that comes late gets first, and nobody else (H11).
-    _snapshots: Callable[[], list[Event]] | None = None
+    snapshots: Callable[[], list[Event]] | None = None
     _abort: Abort | None = None
     # Invariant: set at most once; `replied` is true from then on. A run aborted while queued is answered at once and
     # is `done` only after its observers, so the reply and the end are two things.
@@ -81,7 +87,7 @@ class Run:
 
         Cancellation: leaves the run alone; a wait does not own it.
         """
-        with self._guard(self):
+        with self.guard():
             await self.wait_replied()
         return self.unwrap()
 
@@ -90,10 +96,17 @@ class Run:
 
         A reader that is slow gets text deltas merged and nothing else dropped; it cannot affect the run.
         """
-        late = self.state != "queued" and self._snapshots is not None
-        return self.journal.stream(self._snapshots() if late and self._snapshots is not None else ())
+        late = self.state != "queued" and self.snapshots is not None
+        return self.journal.stream(self.snapshots() if late and self.snapshots is not None else ())
 
     # --- for the floors above ---------------------------------------------------------------------------------------
+
+    def guard(self) -> AbstractContextManager[None]:
+        """Return a block during which the run in whose context this code runs, if any, waits for this one.
+
+        Raises: `ReentrantRun` on entering, if the wait could never end.
+        """
+        return self._guarded(self)
 
     @property
     def abort_state(self) -> Abort | None:
@@ -101,12 +114,17 @@ class Run:
         return self._abort
 
     @property
+    def early_reply(self) -> RunResult | BaseException | None:
+        """The reply, if one is set: before the end, that of a run that was aborted while queued."""
+        return self._reply
+
+    @property
     def replied(self) -> bool:
         """True once a reply is set."""
         return self._reply is not None
 
     def request_abort(self, cause: AbortCause, reason: str = "") -> None:
-        """Cancel the run for `cause`. The first cause stands (R6); while finishing and after the end nothing changes."""
+        """Cancel the run for `cause`. The first cause stands (R6); while finishing and later nothing changes."""
         if self.state in ("finishing", "done"):
             return
         if self._abort is None:
@@ -206,10 +224,10 @@ class Run:
 class Job:
     """A turn of a conversation that is no run, such as forgetting it. It observes the same order."""
 
-    work: Callable[[], Any]
+    work: Callable[[], Awaitable[None]]
+    context_vars: Context
     error: Exception | None = None
     done: trio.Event = attrs.Factory(trio.Event)
-    context_vars: Context | None = None
 
 
 @final
@@ -226,7 +244,7 @@ class Mailbox:
     def __len__(self) -> int:
         return 0 if self._waiting is None else len(self._waiting)
 
-    def __iter__(self) -> Iterable[Run | Job]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Run | Job]:
         return iter(self._waiting or ())
 
     def post(self, envelope: Run | Job) -> None:

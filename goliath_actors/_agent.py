@@ -1,0 +1,218 @@
+"""`Agent`: a frozen definition. It holds no state and can be shared by any number of runtimes.
+
+Floor 4½. Wrong configuration raises here, at once, never in the middle of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar, final
+
+import attrs
+
+from ._budget import resolve_counter
+from ._conductor import Conductor
+from ._frozen import FrozenDict
+from ._roster import Roster
+from ._schema import OutputSchema
+from ._toolloop import ToolLoop
+from ._work import Loop
+from .abc import Model, TokenCounter
+from .errors import ConfigError
+from .hooks import Extension
+from .tools import Confirmed, Tool
+from .values import FallbackAnswer
+
+__all__ = ["Agent", "output_schema"]
+
+C = TypeVar("C")
+
+Facts: TypeAlias = "Mapping[str, str] | Callable[..., Mapping[str, str] | Awaitable[Mapping[str, str]]]"
+# Any in the parameters: callbacks may name their own, wider types.
+Confirm: TypeAlias = "Callable[[Any], bool | Confirmed | Awaitable[bool | Confirmed] | Any]"
+Fallback: TypeAlias = "Callable[..., str | FallbackAnswer | Awaitable[str | FallbackAnswer]]"
+
+INSTRUCTIONS = "You are a careful assistant. Be short and exact, and say so when you do not know."
+
+
+def output_schema(spec: Any) -> OutputSchema | None:
+    """Return the checker of structured answers for `output=`, None for prose.
+
+    Raises: `ConfigError` if `spec` is neither a type with a schema nor a JSON schema.
+    """
+    if spec is None or isinstance(spec, OutputSchema):
+        return spec
+    try:
+        return OutputSchema.of(spec)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"output: {spec!r} has no JSON schema ({error}); give a type or a schema mapping") from error
+
+
+@final
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Agent(Generic[C]):
+    """What a conversation is held with: model, tools, extensions, loop.
+
+    Arguments:
+      model: anything with `name` and `stream` (`abc.Model`).
+      name: names the agent within a runtime; part of every conversation's identity.
+      tools: made with `@tool` or `Tool(...)`; names unique, those of extensions included.
+      extensions: asked in this order in every row of the hook table.
+      loop: `Conductor(...)` (plans one step at a time) or a `ToolLoop(...)`.
+      instructions: the text that begins planner, worker and answer prompts.
+      facts: strings by name, or a callable that gives them once a run (with a context if it takes a parameter).
+      examples: worked examples for the planner, one line each.
+      confirm: asked before every write and whatever a tool or an extension wants confirmed. Sync or async.
+      confirm_timeout: seconds that a confirmation may take; then it is a refusal. None: no limit.
+      fallback: the second brain of a `Conductor`. Sync or async.
+      output: a type or JSON schema for structured answers, None for prose.
+      on_event: called with every event, inline; what it raises up to the answer fails the run.
+      token_counter: a `TokenCounter`, a callable, or "auto" for a tokenizer if its vocabulary is on disk; None takes
+        the model's own counter if it has one, else the estimate.
+
+    Raises: `ConfigError`, saying what is wrong and what to do.
+    """
+
+    model: Model
+    name: str = "agent"
+    tools: Sequence[Tool] = ()
+    extensions: Sequence[Extension[C]] = ()
+    loop: Loop | ToolLoop = attrs.Factory(Conductor)
+    instructions: str = INSTRUCTIONS
+    facts: Facts = attrs.field(factory=dict)
+    examples: Sequence[Any] = ()
+    confirm: Confirm | None = None
+    confirm_timeout: float | None = None
+    fallback: Fallback | None = None
+    output: Any = None
+    on_event: Callable[[Any], object] | None = None
+    token_counter: TokenCounter | Callable[[str], int] | str | None = None
+
+    roster: Roster = attrs.field(init=False)
+    """Which extension implements which row; made on construction."""
+    tool_table: Mapping[str, Tool] = attrs.field(init=False)
+    """Every tool by name, those of extensions included; made on construction."""
+    counter: TokenCounter = attrs.field(init=False)
+    """The token counter in use; resolved on construction."""
+    schema: OutputSchema | None = attrs.field(init=False)
+    """The checker of structured answers; made on construction."""
+
+    def __attrs_post_init__(self) -> None:
+        put = object.__setattr__
+        _check_text("Agent(name=...)", self.name)
+        if len(self.name) > 512:
+            raise ConfigError(f"Agent(name=...) must have at most 512 characters, it has {len(self.name)}")
+        if not callable(getattr(self.model, "stream", None)) or not isinstance(getattr(self.model, "name", None), str):
+            raise ConfigError(
+                f"Agent(model=...) needs a `name` and a `stream` method, {type(self.model).__name__} has not; "
+                "use goliath_actors.models or implement goliath_actors.abc.Model"
+            )
+        if not isinstance(self.instructions, str):
+            raise ConfigError(f"Agent(instructions=...) must be a string, not {type(self.instructions).__name__}")
+        put(self, "extensions", tuple(self.extensions))
+        put(self, "roster", Roster.of(self.extensions))
+        put(self, "tool_table", FrozenDict(self._tools_by_name()))
+        put(self, "tools", tuple(self.tools))
+        put(self, "examples", tuple(_example(example) for example in self.examples))
+        self._check_loop()
+        self._check_callables()
+        put(self, "counter", resolve_counter(self.token_counter, self.model))
+        put(self, "schema", output_schema(self.output))
+
+    def __repr__(self) -> str:
+        tools = ", ".join(self.tool_table)
+        return f"<Agent {self.name!r} model={self.model.name!r} tools=[{tools}] extensions={list(self.roster.names)}>"
+
+    def _tools_by_name(self) -> dict[str, Tool]:
+        table: dict[str, Tool] = {}
+        owners: dict[str, str] = {}
+        sources: list[tuple[str, Sequence[Tool]]] = [("Agent(tools=...)", self.tools)]
+        sources += [(f"extension {extension.name!r}", getattr(extension, "tools", ())) for extension in self.extensions]
+        for owner, tools in sources:
+            for tool in tools:
+                if not isinstance(tool, Tool):
+                    name = getattr(tool, "__name__", repr(tool))
+                    raise ConfigError(
+                        f"{owner}: {name} is no tool; decorate the function with @tool or make a Tool(...)"
+                    )
+                if tool.name in table:
+                    raise ConfigError(
+                        f"two tools are named {tool.name!r} ({owners[tool.name]} and {owner}); give one another name"
+                    )
+                table[tool.name] = tool
+                owners[tool.name] = owner
+        for tool in table.values():
+            unknown = [name for name in tool.requires if name not in table]
+            if unknown:
+                raise ConfigError(
+                    f"tool {tool.name!r} requires {', '.join(map(repr, unknown))}, which the agent does not have "
+                    f"(it has {', '.join(map(repr, table))})"
+                )
+        return table
+
+    def _check_loop(self) -> None:
+        if isinstance(self.loop, type):
+            raise ConfigError(f"Agent(loop=...) got the class {self.loop.__name__}; pass {self.loop.__name__}()")
+        if isinstance(self.loop, ToolLoop):
+            if self.fallback is not None:
+                raise ConfigError("a fallback belongs to a Conductor; with a ToolLoop use models.Fallbacks instead")
+            raise ConfigError("ToolLoop is not part of this version yet; use loop=Conductor(...)")
+        if not callable(getattr(self.loop, "drive", None)):
+            raise ConfigError(f"Agent(loop=...) must be a Conductor or a ToolLoop, not {type(self.loop).__name__}")
+
+    def _check_callables(self) -> None:
+        for name in ("confirm", "fallback", "on_event"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise ConfigError(f"Agent({name}=...) must be callable, not {type(value).__name__}")
+        if not callable(self.facts):
+            check_facts(self.facts)
+        check_seconds("Agent(confirm_timeout=...)", self.confirm_timeout)
+        if self.confirm is None:
+            asking = [tool.name for tool in self.tool_table.values() if tool.writes or tool.confirm]
+            if asking:
+                raise ConfigError(
+                    f"{', '.join(map(repr, asking))} must be confirmed, and the agent has no `confirm`; "
+                    "give it one, or say confirm=approve_all if every call may go ahead"
+                )
+
+
+def _check_text(what: str, value: object) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(f"{what} must be a string with text in it, not {value!r}")
+
+
+def _example(example: Any) -> str:
+    """One line: a string as it is, a sequence of strings joined by arrows."""
+    if isinstance(example, str):
+        return example
+    if isinstance(example, Sequence) and all(isinstance(part, str) for part in example):
+        return " -> ".join(example)
+    raise ConfigError(f"Agent(examples=...) takes strings or sequences of strings, not {example!r}")
+
+
+def check_facts(facts: object) -> Mapping[str, str]:
+    """Return `facts` if they map strings to strings.
+
+    Raises: `ConfigError` naming the first that does not.
+    """
+    if not isinstance(facts, Mapping):
+        raise ConfigError(f"facts must be a mapping of strings, not {type(facts).__name__}")
+    for key, value in facts.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise ConfigError(f"facts must map strings to strings; {key!r} maps to {type(value).__name__}")
+    return facts
+
+
+def check_seconds(what: str, value: object, *, zero: bool = False) -> None:
+    """Refuse what is no number of seconds above (or, if `zero`, from) 0; None means no limit.
+
+    Raises: `ConfigError`.
+    """
+    if value is None:
+        return
+    good = isinstance(value, int | float) and not isinstance(value, bool) and (value > 0 or (zero and value == 0))
+    if not good:
+        raise ConfigError(f"{what} must be a positive number of seconds or None, not {value!r}")

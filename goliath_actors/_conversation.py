@@ -1,0 +1,185 @@
+"""The actor: takes an envelope, has it supervised, takes the next. It costs nothing while idle.
+
+Floor 7. `Actor` is a slotted object without a task; `Turns` gives actors their turns up to `max_running`.
+"""
+
+# Why one task a run and none while idle (`chain`): a parked task costs 3 to 5 kB a conversation; a lock held by the
+# caller stays held when the caller simply walks away; a task per ask that then queues loses the order, since trio
+# shuffles runnable tasks; one drainer task would run everybody in the first caller's context. So the finishing run
+# starts the next one, in that envelope's own context.
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+import attrs
+import trio
+
+from ._mailbox import Job, Mailbox, Run
+from ._threads import ConversationThreads, ToolThreads
+from ._work import Health
+from .values import ConversationStatus
+
+__all__ = ["Actor", "Turns"]
+
+
+@final
+@attrs.define(eq=False, repr=False)
+class Actor:
+    """One conversation: (agent, conversation id). Holds what has its turn and what waits behind it, and no task."""
+
+    # Any: the runtime's entry for the agent; this floor only passes it on.
+    entry: Any
+    conversation_id: str | None
+    # Invariant: at most one envelope has its turn (1); it is set before its task starts and cleared by that task.
+    current: Run | Job | None = None
+    mailbox: Mailbox | None = None
+    # How many runs of this runtime wait for a turn here: they lend their slots (R4).
+    sponsors: int = 0
+    # True while the head is ready and queues for a slot.
+    in_line: bool = False
+    has_slot: bool = False
+    idle_since: float = 0.0
+    _health: Health | None = None
+    _threads: ConversationThreads | None = None
+
+    def __repr__(self) -> str:
+        return f"<Actor {self.label} current={self.current!r} waiting={self.waiting}>"
+
+    @property
+    def label(self) -> str:
+        """Name of the conversation, for people."""
+        name = "(default)" if self.conversation_id is None else self.conversation_id
+        return f"{self.entry.agent.name}/{name}"
+
+    @property
+    def waiting(self) -> int:
+        """How many accepted envelopes have not begun: those behind the head, and a head that waits for a slot."""
+        return (0 if self.mailbox is None else len(self.mailbox)) + (1 if self.in_line else 0)
+
+    @property
+    def health(self) -> Health:
+        """The small counters that live in memory alone."""
+        if self._health is None:
+            self._health = Health()
+        return self._health
+
+    def threads(self, shared: ToolThreads) -> ConversationThreads:
+        """This conversation's share of the worker threads."""
+        if self._threads is None:
+            self._threads = ConversationThreads(shared)
+        return self._threads
+
+    def envelopes(self) -> Iterator[Run | Job]:
+        """Yield what has its turn, then what waits, oldest first."""
+        if self.current is not None:
+            yield self.current
+        if self.mailbox is not None:
+            yield from self.mailbox
+
+    def runs(self) -> list[Run]:
+        """Return the runs among the envelopes, oldest first."""
+        return [envelope for envelope in self.envelopes() if isinstance(envelope, Run)]
+
+    def post(self, envelope: Run | Job, *, next_turn: bool = False) -> bool:
+        """Accept an envelope. Returns True if it is the head now, so that the caller must see to its turn."""
+        if self.current is None:
+            self.current = envelope
+            return True
+        if self.mailbox is None:
+            self.mailbox = Mailbox()
+        if next_turn and isinstance(envelope, Run):
+            self.mailbox.post_next(envelope)
+        else:
+            self.mailbox.post(envelope)
+        return False
+
+    def advance(self) -> bool:
+        """The head is over: make the next envelope the head. Returns False if there is none."""
+        self.current = None if self.mailbox is None else self.mailbox.take()
+        if self.mailbox is not None and not len(self.mailbox):
+            self.mailbox = None
+        return self.current is not None
+
+    def status(self) -> ConversationStatus:
+        """Say what the conversation does now (R8b)."""
+        current = self.current
+        now = trio.current_time()
+        waits = [run for run in self.runs() if run.state == "queued" and (self.in_line or run is not current)]
+        oldest = max((now - run.accepted_at for run in waits), default=None)
+        if not isinstance(current, Run):
+            phase = None if current is None else "forget"
+            return ConversationStatus(None, phase, None, self.waiting, oldest)
+        journal = current.journal
+        since = journal.since if current.state != "queued" else current.accepted_at
+        return ConversationStatus(current.id, journal.phase, since, self.waiting, oldest)
+
+
+@attrs.define(eq=False)
+class Turns:
+    """Gives ready conversations their turns, at most `limit` at a time, in the order of becoming ready (R4)."""
+
+    limit: int | None
+    start: Callable[[Actor], None]
+    running: int = 0
+    # Invariant: an actor in the line that is still to be started has `in_line`; a stale entry has not and is skipped.
+    _line: deque[Actor] = attrs.Factory(deque)
+
+    def would_start(self, actor: Actor) -> bool:
+        """Say whether a head that becomes ready now would begin at once."""
+        return actor.sponsors > 0 or self.limit is None or self.running < self.limit
+
+    def ready(self, actor: Actor) -> None:
+        """The actor has a new head."""
+        if self.limit is None or self.running < self.limit:
+            self._start(actor, slot=True)
+        elif actor.sponsors:
+            self._start(actor, slot=False)
+        else:
+            actor.in_line = True
+            self._line.append(actor)
+
+    def over(self, actor: Actor, envelope: Run | Job) -> None:
+        """The actor's head is over; its slot goes to whoever has waited longest, and what was lent to it goes back."""
+        if isinstance(envelope, Run):
+            actor.sponsors -= envelope.lenders
+            envelope.lenders = 0
+        if actor.has_slot:
+            actor.has_slot = False
+            self.running -= 1
+        self._fill()
+
+    def lend(self, run: Run) -> None:
+        """Another run waits for this one: until it does not, heads of its conversation need no slot of their own."""
+        actor: Actor = run.conversation
+        run.lenders += 1
+        actor.sponsors += 1
+        if actor.in_line:
+            self._start(actor, slot=False)
+
+    def unlend(self, run: Run) -> None:
+        """The wait is over. If the run goes on (its waiter left it alone), its conversation takes a slot after all,
+        so that the limit holds again as soon as others finish."""
+        if not run.lenders:  # it ended first: `over` gave everything back
+            return
+        actor: Actor = run.conversation
+        run.lenders -= 1
+        actor.sponsors -= 1
+        if not actor.sponsors and actor.current is not None and not actor.in_line and not actor.has_slot:
+            actor.has_slot = True
+            self.running += 1
+
+    def _start(self, actor: Actor, *, slot: bool) -> None:
+        actor.in_line = False
+        actor.has_slot = slot
+        if slot:
+            self.running += 1
+        self.start(actor)
+
+    def _fill(self) -> None:
+        while self._line and (self.limit is None or self.running < self.limit):
+            actor = self._line.popleft()
+            if actor.in_line:
+                self._start(actor, slot=True)

@@ -1,0 +1,174 @@
+"""`Conversation`: one conversation's doors, and the `stream` block.
+
+Floor 7½. They hold the runtime's doors as a protocol and no state of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Protocol, final
+
+import attrs
+import trio
+
+from ._conversation import Actor
+from ._mailbox import Run
+from .values import ConversationStatus, Memory, Page, RunResult
+
+__all__ = ["Conversation", "Doors", "StreamBlock"]
+
+
+class Doors(Protocol):
+    """What a conversation needs of its runtime."""
+
+    async def run(self, ask: str, **options: Any) -> RunResult:
+        """As `Runtime.run`."""
+        ...
+
+    def submit(self, ask: str, **options: Any) -> Run:
+        """As `Runtime.submit`."""
+        ...
+
+    def stream(self, ask: str, **options: Any) -> StreamBlock:
+        """As `Runtime.stream`."""
+        ...
+
+    def find(self, agent: Any, conversation_id: str | None) -> Actor | None:
+        """Return the actor, if the conversation is in memory."""
+        ...
+
+    async def read_memory(self, agent: Any, conversation_id: str | None) -> Memory:
+        """Return the stored memory."""
+        ...
+
+    async def read_history(self, agent: Any, conversation_id: str | None, **page: Any) -> Page:
+        """Return a page of entries."""
+        ...
+
+    async def write_visibility(
+        self, agent: Any, conversation_id: str | None, changes: Mapping[str, tuple[bool, bool]]
+    ) -> None:
+        """Change entries' visibility in one commit."""
+        ...
+
+    async def forget(self, agent: Any, conversation_id: str | None) -> None:
+        """End and delete the conversation."""
+        ...
+
+
+@final
+@attrs.frozen(eq=False, repr=False)
+class Conversation:
+    """One conversation of one agent. Making this object does nothing; the conversation exists once it is asked."""
+
+    _doors: Doors
+    _agent: Any
+    id: str | None
+
+    def __repr__(self) -> str:
+        name = "(default)" if self.id is None else self.id
+        return f"<Conversation {self._agent.name}/{name}>"
+
+    async def run(self, ask: str, **options: Any) -> RunResult:
+        """Ask and wait, as `Runtime.run`.
+
+        Cancellation: aborts the run and goes on once its observers were told.
+        """
+        return await self._doors.run(ask, conversation_id=self.id, agent=self._agent, **options)
+
+    def submit(self, ask: str, **options: Any) -> Run:
+        """Ask without waiting, as `Runtime.submit`."""
+        return self._doors.submit(ask, conversation_id=self.id, agent=self._agent, **options)
+
+    def stream(self, ask: str, **options: Any) -> StreamBlock:
+        """Ask for the length of a block, as `Runtime.stream`."""
+        return self._doors.stream(ask, conversation_id=self.id, agent=self._agent, **options)
+
+    def abort(self, reason: str = "", queued: bool = False) -> None:
+        """End what has its turn, cause `requested`; with `queued` what waits, too. Never blocks."""
+        actor = self._doors.find(self._agent, self.id)
+        if actor is None:
+            return
+        runs = actor.runs()
+        for run in runs if queued else runs[: 1 if isinstance(actor.current, Run) else 0]:
+            run.abort(reason)
+
+    def status(self) -> ConversationStatus:
+        """Say what runs, in which phase and since when, and how many wait and how long."""
+        actor = self._doors.find(self._agent, self.id)
+        return ConversationStatus() if actor is None else actor.status()
+
+    async def memory(self) -> Memory:
+        """Return the memory as it is stored. Never waits for a run."""
+        return await self._doors.read_memory(self._agent, self.id)
+
+    async def history(
+        self,
+        before: int | None = None,
+        after: int | None = None,
+        limit: int = 50,
+        anchor: int | None = None,
+    ) -> Page:
+        """Return a page of what was said, oldest first. Never waits for a run.
+
+        Arguments: `before` and `after` are positions from an earlier page's `next`; `anchor` an earlier page's
+        anchor, so that what is appended meanwhile does not shift pages.
+        """
+        return await self._doors.read_history(
+            self._agent, self.id, before=before, after=after, limit=limit, anchor=anchor
+        )
+
+    async def set_visibility(self, changes: Mapping[str, tuple[bool, bool]]) -> None:
+        """Set entries' visibility: entry id to (in the transcript, in the model's context). One atomic commit."""
+        await self._doors.write_visibility(self._agent, self.id, changes)
+
+    async def forget(self) -> None:
+        """Abort what runs and what waits, each with its observers, then delete the record.
+
+        Later asks start afresh, behind it. Raises: `ReentrantRun` inside a run of this conversation.
+
+        Cancellation: only the wait ends; the conversation is forgotten all the same.
+        """
+        await self._doors.forget(self._agent, self.id)
+
+
+@final
+class StreamBlock:
+    """`async with runtime.stream(...) as run`: the ask is accepted on entering; leaving early aborts the run."""
+
+    __slots__ = ("_accept", "_guard", "_run")
+
+    def __init__(self, accept: Any) -> None:
+        self._accept = accept
+        self._run: Run | None = None
+        self._guard: Any = None
+
+    async def __aenter__(self) -> Run:
+        self._run = self._accept()
+        self._guard = self._run.guard()
+        self._guard.__enter__()
+        entered = False
+        try:
+            await trio.lowlevel.checkpoint()
+            entered = True
+        finally:
+            if not entered:
+                await self._leave()
+        return self._run
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._leave()
+
+    async def _leave(self) -> None:
+        run = self._run
+        assert run is not None
+        try:
+            if run.state == "done" or run.replied:
+                await trio.lowlevel.checkpoint()
+            else:
+                await run.abandon()
+        finally:
+            self._guard.__exit__(None, None, None)

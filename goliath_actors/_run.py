@@ -1,0 +1,231 @@
+"""What one run does, from ask to answer: before_run, recall, a loop, remembering.
+
+Floor 5. Configuration stops here: rooms below get the pieces they use (`Work`), never the whole agent.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import attrs
+import trio
+
+from ._agent import Agent, check_facts
+from ._journal import RunJournal
+from ._mailbox import Run
+from ._memory import keep_writes
+from ._panel import Panel, RunStopped, combine
+from ._schema import OutputSchema
+from ._threads import ConversationThreads
+from ._work import Ending, Health, Work
+from .abc import Store
+from .errors import ConfigError
+from .events import RunStarted
+from .hooks import BeforeRun, Respond, Stop
+from .values import Responded, RunResult, Stopped
+
+__all__ = ["CallbackContext", "Finished", "RunOptions", "execute_run", "make_work"]
+
+KEEP_WRITES_SECONDS = 10.0  # C10: the bound on saving where `finish_timeout` is None
+
+
+@attrs.frozen
+class RunOptions:
+    """What one ask may say for itself; None leaves the agent's word."""
+
+    confirm: Callable[..., Any] | None = None
+    confirm_timeout: float | None = None
+    output: OutputSchema | None = None
+    finish_timeout: float | None = None
+
+
+@attrs.frozen
+class CallbackContext:
+    """What `facts` and `fallback` get if they take a context."""
+
+    run_id: str
+    conversation_id: str | None
+    context: Any
+
+
+@attrs.frozen
+class Finished:
+    """How a run came to its own end, before its observers are told."""
+
+    status: Literal["completed", "stopped"]
+    ending: Ending
+    stopped: Stopped | None = None
+
+    def result(self, journal: RunJournal) -> RunResult:
+        """Return the result with everything that the journal has by now."""
+        ending = self.ending
+        return RunResult(
+            run_id=journal.run_id,
+            conversation_id=journal.conversation_id,
+            status=self.status,
+            text=ending.text,
+            output=ending.output,
+            handled_by=journal.handled_by,
+            reason=ending.reason,
+            best_effort=ending.best_effort,
+            steps=tuple(journal.steps),
+            trace=journal.trace,
+            stopped=self.stopped,
+            responded=ending.responded,
+            waiting=ending.waiting,
+            usage=journal.usage,
+            diagnostics=tuple(journal.diagnostics),
+        )
+
+
+async def execute_run(
+    agent: Agent[Any],
+    run: Run,
+    panel: Panel,
+    store: Store,
+    key: str,
+    health: Health,
+    threads: ConversationThreads,
+) -> Finished:
+    """Do everything of a run that lies inside its scope.
+
+    Raises: application errors as the same object; `GoliathExtensionError`, `GoliathBudgetError`.
+
+    Cancellation: writes that were executed, or may have been, are kept in the record (S7), within `finish_timeout`
+    or 10 seconds; then it passes.
+    """
+    journal = run.journal
+    if journal.early_error is not None:
+        raise journal.early_error
+    journal.emit(RunStarted)
+    work = make_work(agent, run, panel, store, key, health, threads)
+    done = False
+    try:
+        finished = await _drive(agent, work)
+        done = True
+        return finished
+    finally:
+        if not done and any(step.writes for step in journal.steps):
+            with trio.CancelScope(shield=True, deadline=_save_deadline(work.finish_timeout)):
+                await keep_writes(work)
+
+
+def _save_deadline(finish_timeout: float | None) -> float:
+    return trio.current_time() + (KEEP_WRITES_SECONDS if finish_timeout is None else finish_timeout)
+
+
+async def _drive(agent: Agent[Any], work: Work) -> Finished:
+    journal = work.journal
+    responded: tuple[Respond, Responded] | None = None
+    try:
+        await _configure(agent, work)
+        verdict, who = await _before_run(work)
+        if isinstance(verdict, Respond):
+            responded = verdict, Responded(who, "before_run", verdict.reason, verdict.outcome)
+        journal.enter("recall")
+        with journal.origin("memory"):
+            work.record = await work.store.load(work.key)
+        ending = await agent.loop.drive(work, responded)  # type: ignore[union-attr]  # Agent refuses a ToolLoop
+    except RunStopped as stop:
+        return Finished("stopped", Ending(stop.text), stop.stopped)
+    return Finished("completed", ending)
+
+
+async def _configure(agent: Agent[Any], work: Work) -> None:
+    """Resolve what is asked once a run: facts and window. Failures have origin `config`."""
+    facts, window = agent.facts, getattr(agent.loop, "window", None)
+    if not callable(facts) and not callable(window):
+        return
+    work.journal.enter("config")
+    with work.journal.origin("config"):
+        if callable(facts):
+            journal = work.journal
+            about = CallbackContext(journal.run_id, journal.conversation_id, work.context)
+            answer: Any = facts(about) if takes_argument(facts) else facts()
+            if inspect.isawaitable(answer):
+                answer = await answer
+            work.facts = dict(check_facts(answer))
+        if callable(window):
+            size: Any = window()
+            if inspect.isawaitable(size):
+                size = await size
+            if not isinstance(size, int) or isinstance(size, bool) or size <= 0:
+                raise ConfigError(f"window must be a positive integer, the callable gave {size!r}")
+            work.window = size
+
+
+def takes_argument(function: Callable[..., Any]) -> bool:
+    """Say whether a callback takes a positional argument."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.VAR_POSITIONAL,
+    )
+    return any(parameter.kind in positional for parameter in parameters)
+
+
+async def _before_run(work: Work) -> tuple[Any, str]:
+    """Ask `before_run`, apply its patches, and return the verdict with who gave it."""
+    if not work.panel.hears("before_run"):
+        return None, ""
+    question = BeforeRun(work.ask, work.instructions, work.facts, "run", frozenset(work.tools))
+    decision = await work.panel.decide("before_run", question)
+    merged: BeforeRun = decision.question
+    work.ask, work.instructions, work.facts = merged.ask, merged.instructions, merged._facts
+    if decision.patches:
+        patch = combine(decision.patches)
+        if patch.model is not None:
+            work.model, work.settings, work.provider_options = patch.model, {}, {}
+        work.settings = {**work.settings, **(patch.settings or {})}
+        work.provider_options = {**work.provider_options, **(patch.provider_options or {})}
+        work.messages = (*work.messages, *(patch.messages or ()))
+        if patch.tools is not None:
+            work.tools = {name: tool for name, tool in work.tools.items() if name in set(patch.tools)}
+    if isinstance(decision.verdict, Stop):
+        raise work.panel.stop("before_run", decision)
+    return decision.verdict, decision.extension
+
+
+def make_work(
+    agent: Agent[Any],
+    run: Run,
+    panel: Panel,
+    store: Store,
+    key: str,
+    health: Health,
+    threads: ConversationThreads,
+) -> Work:
+    """Gather the pieces of a run: the agent's, with what the ask says for itself in front."""
+    options: RunOptions = run.options
+    window = getattr(agent.loop, "window", None)
+    facts: Mapping[str, str] = {} if callable(agent.facts) else agent.facts
+    return Work(
+        journal=run.journal,
+        panel=panel,
+        scope=run.scope,
+        ask=run.ask,
+        instructions=agent.instructions,
+        facts=facts,
+        examples=tuple(agent.examples),
+        model=agent.model,
+        tools=agent.tool_table,
+        counter=agent.counter,
+        window=window if isinstance(window, int) else 0,
+        store=store,
+        key=key,
+        health=health,
+        threads=threads,
+        submit=panel.submit,
+        context=run.context,
+        confirm=agent.confirm if options.confirm is None else options.confirm,
+        confirm_timeout=agent.confirm_timeout if options.confirm_timeout is None else options.confirm_timeout,
+        fallback=agent.fallback,
+        output=agent.schema if options.output is None else options.output,
+        finish_timeout=options.finish_timeout,
+    )
