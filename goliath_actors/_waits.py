@@ -59,11 +59,11 @@ def refuse_cycle(asker: Run, conversation: Turn, until: Run | None = None) -> No
 
 
 def _chain(path: dict[int, tuple[Turn, Turn | None]], start: Turn, end: Turn) -> tuple[str, ...]:
-    names: list[str] = []
-    here: Turn | None = end
+    """Name the cycle from the asker's conversation back to it."""
+    names = [end.label]
+    here = path[id(end)][1]
     while here is not None and here is not start:
         names.append(here.label)
         here = path[id(here)][1]
     names.append(start.label)
-    chain = tuple(reversed(names))
-    return chain if end is start else (*chain, start.label)
+    return tuple(reversed(names))
