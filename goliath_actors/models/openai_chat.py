@@ -1,0 +1,178 @@
+"""A model behind the chat-completions dialect: OpenAI, llama.cpp, Ollama, vLLM, LM Studio, and proxies for others.
+
+Floor 2, side door. Uses the other modules of this package. One request is one attempt: nothing here retries, since
+only the request room knows whether anything was released already (T11).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import final
+
+import attrs
+import trio
+
+from goliath_actors.abc import ModelEvent, ModelRequest
+from goliath_actors.errors import BadRequest, ConfigError
+
+from ._errors import Scrubber, from_exchange, from_response
+from ._http import check_seconds, httpx, parse_url, place
+from ._incoming import Incoming, Patience
+from ._pool import Endpoint
+from ._reply import Reply
+from ._wire import encode, request_body
+
+__all__ = ["OpenAIChat"]
+
+PUBLIC_URL = "https://api.openai.com/v1"
+
+SHORTEST_SECRET = 4
+"""Characters. Shorter values are no secrets, and hiding them everywhere would make messages unreadable."""
+
+
+def _as_settings(settings: Mapping[str, object] | None) -> Mapping[str, object]:
+    if settings is not None and not isinstance(settings, Mapping):
+        raise ConfigError("settings is a mapping of sampling parameters, such as {'temperature': 0.2}")
+    return dict(settings or {})
+
+
+@final
+@attrs.define(eq=False, repr=False)
+class OpenAIChat:
+    """A model at an address that speaks chat completions, streaming by default.
+
+    Arguments:
+      model: its name at the provider.
+      base_url: up to and without `/chat/completions`; None takes `OPENAI_BASE_URL`, else OpenAI's own address.
+      api_key: sent as a bearer token; None takes `OPENAI_API_KEY`; an empty one sends none.
+      connect_timeout: seconds to connect, TLS included.
+      first_token_timeout: seconds from the start of a request to the first piece of its reply.
+      idle_timeout: seconds between pieces. Keep-alive comments and empty events are no pieces.
+      retries: how often the request room may repeat an attempt whose error is `retryable`. Nothing here repeats.
+      settings: sampling parameters in the provider's words, merged into every request body; `{"stream": False}` asks
+        for the reply in one piece, a value of None leaves a field out.
+      window: the model's context window in tokens, if known.
+      http: a client of the application's own (for a proxy, certificates, HTTP/2). It is never closed here, and its
+        connection limits are its own. Without one, connections come from a pool of this model's, one per trio loop,
+        which reads no proxy settings from the environment.
+
+    Raises: `ConfigError` at once for a blank name, an address without scheme, time-outs and counts that are none, a
+    key that no header can carry.
+
+    Time-outs run on trio's clock. The key is in no repr, error or event.
+    """
+
+    model: str
+    _base_url: str | None = attrs.field(default=None, kw_only=True)
+    _api_key: str | None = attrs.field(default=None, kw_only=True)
+    connect_timeout: float = attrs.field(default=10.0, kw_only=True)
+    first_token_timeout: float = attrs.field(default=120.0, kw_only=True)
+    idle_timeout: float = attrs.field(default=60.0, kw_only=True)
+    retries: int = attrs.field(default=2, kw_only=True)
+    _settings: Mapping[str, object] = attrs.field(default=None, converter=_as_settings, kw_only=True)
+    window: int | None = attrs.field(default=None, kw_only=True)
+    _http: httpx.AsyncClient | None = attrs.field(default=None, kw_only=True)
+    _url: httpx.URL = attrs.field(init=False)
+    _headers: dict[str, str] = attrs.field(init=False)
+    _scrub: Scrubber = attrs.field(init=False)
+    _patience: Patience = attrs.field(init=False)
+    _endpoint: Endpoint = attrs.field(init=False)
+    # For the dates in `Retry-After`; an attribute so that a test can stand at any of them.
+    _wall_clock: Callable[[], float] = attrs.field(default=time.time, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.model, str) or not self.model.strip():
+            raise ConfigError("the model's name is blank; say which model the provider shall use")
+        for limit in ("connect_timeout", "first_token_timeout", "idle_timeout"):
+            check_seconds(limit, getattr(self, limit))
+        if type(self.retries) is not int or self.retries < 0:
+            raise ConfigError(f"retries is {self.retries!r}; it counts repeats, 0 or more")
+        if self.window is not None and (type(self.window) is not int or self.window < 1):
+            raise ConfigError(f"window is {self.window!r}; it is a number of tokens, or None if unknown")
+        if self._http is not None and not isinstance(self._http, httpx.AsyncClient):
+            raise ConfigError(f"http is an httpx2.AsyncClient, not {type(self._http).__name__}")
+        base = self._base_url if self._base_url is not None else os.environ.get("OPENAI_BASE_URL") or PUBLIC_URL
+        url, basic = parse_url("base_url", base)
+        path = url.path.rstrip("/").removesuffix("/chat/completions")
+        self._url = url.copy_with(path=f"{path}/chat/completions")
+        self._headers = {"accept": "text/event-stream, application/json", "accept-encoding": "identity"}
+        key = (self._api_key if self._api_key is not None else os.environ.get("OPENAI_API_KEY", "")).strip()
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise ConfigError("api_key holds characters that no header can carry; check how it was read")
+        if key or basic:
+            self._headers["authorization"] = f"Bearer {key}" if key else basic or ""
+        # Some providers want the key in the address, so what stands in its query is as secret.
+        secrets = (key, (basic or "").removeprefix("Basic "), *(value for _, value in url.params.multi_items()))
+        self._scrub = Scrubber(tuple(secret for secret in secrets if len(secret) >= SHORTEST_SECRET))
+        self._patience = Patience(self.first_token_timeout, self.idle_timeout, place(self._url))
+        self._endpoint = Endpoint(self._http)
+
+    @property
+    def name(self) -> str:
+        """The model's name at the provider."""
+        return self.model
+
+    def __repr__(self) -> str:
+        return f"OpenAIChat({self.model!r}, base_url={place(self._url).removesuffix('/chat/completions')!r})"
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[ModelEvent], None]:
+        """Send one request and open its reply.
+
+        Returns: an async context manager whose value iterates over the reply's events. It ends after a `ModelDone`;
+        tool calls have stable indexes, and ids that differ from each other and from those in `request.messages`.
+
+        Raises, on entering or while iterating, each with the text that had come in `partial`:
+          ModelUnavailable: no connection (codes `connect`, `network`), a fault of the server, silence (`timeout`), a
+            reply cut off (`truncated`), one with neither text nor calls (`empty`), or what is no reply
+            (`bad-response`). `stale-connection`: a kept connection was dead before it answered, and the next attempt
+            opens a new one.
+          RateLimited: too many requests; or, not retryable and with code `insufficient_quota`, no credit left.
+          ContextOverflow: the prompt does not fit.
+          Refused: the provider's filter, or the model, declined.
+          BadRequest: the provider will never take this request; also for a redirect.
+
+        Cancellation: leaving the block, also by cancellation, closes the connection unless the reply was complete.
+        """
+        incoming = await self._send(request)
+        try:
+            yield incoming
+            # Only after a normal end of the block: nobody who was cancelled or has failed waits for this.
+            await incoming.drain()
+        finally:
+            await incoming.aclose()
+
+    async def aclose(self) -> None:
+        """Close the idle connections of the current trio loop. The model stays usable.
+
+        Cancellation: they are closed nevertheless.
+        """
+        await self._endpoint.aclose()
+
+    async def _send(self, request: ModelRequest) -> Incoming:
+        try:
+            content = encode(request_body(self.model, request, self._settings))
+        except (TypeError, ValueError) as error:
+            raise BadRequest(f"the request cannot be written as JSON: {error}", code="not-json") from error
+        began = trio.current_time()
+        response: httpx.Response | None = None
+        with trio.move_on_after(self.first_token_timeout):
+            try:
+                response = await self._endpoint.post(self._url, self._headers, content, self.connect_timeout)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                raise from_exchange(error, self._patience.server, self._scrub, self.connect_timeout) from error
+        if response is None:
+            raise self._patience.first_exceeded()
+        reply = Reply(self._scrub, (call.id for message in request.messages for call in message.tool_calls))
+        left = self.first_token_timeout - (trio.current_time() - began)
+        incoming = Incoming(response, reply, self._scrub, self._patience, left)
+        if response.is_success:
+            return incoming
+        try:
+            body = await incoming.read_error()
+        finally:
+            await incoming.aclose()
+        raise from_response(response.status_code, response.headers, body, self._scrub, self._wall_clock())
