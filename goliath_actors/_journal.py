@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import attrs
 import trio
@@ -16,9 +16,18 @@ import trio
 from .events import Answer, Event, RunFinished, RunQueued, TextDelta
 from .values import Diagnostic, Route, Step, Usage
 
-__all__ = ["EventStream", "RunJournal"]
+__all__ = ["Cancellable", "EventStream", "RunJournal"]
 
 E = TypeVar("E", bound=Event)
+
+
+class Cancellable(Protocol):
+    """What an abort that comes too late for the outcome still ends: a scope, or a limit on one."""
+
+    def cancel(self) -> None:
+        """End it; never blocks."""
+        ...
+
 
 # One merged entry holds at most this many deltas, so that no list and no joined text grows with the reply's length.
 MERGE_AT_MOST = 256
@@ -49,7 +58,7 @@ class RunJournal:
     seq: int = 0
     # Invariant: once `answered`, an abort no longer decides the outcome (C10); it cancels `late_scope` instead.
     answered: bool = False
-    late_scope: trio.CancelScope | None = None
+    late_scope: Cancellable | None = None
     closing: bool = False
     ended: bool = False
     # What a callback raised on `RunQueued`: it fails the run at its turn (E4).

@@ -63,6 +63,8 @@ class Work:
     messages: tuple[Message, ...] = ()
     finish_timeout: float | None = None
     record: Record = attrs.Factory(Record)
+    # Names of all the agent's tools, also those that `before_run` took away: a filter that names one is no mistake (H9).
+    known: frozenset[str] = attrs.Factory(lambda self: frozenset(self.tools), takes_self=True)
 
     @property
     def extended(self) -> bool:
