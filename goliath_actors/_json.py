@@ -284,7 +284,7 @@ def _is_sequence(value: Any) -> bool:
 
 def _string_form(value: Any) -> str:
     kind = type(value)
-    if (kind.__str__, kind.__repr__) == (object.__str__, object.__repr__):
+    if all(getattr(kind, name) is getattr(object, name) for name in ("__str__", "__repr__")):
         return f"<{kind.__name__}>"  # the default form holds an address: noise to a model, different on every run
     return str(value)
 

@@ -1,0 +1,161 @@
+"""What fits: shares of the context window, counting a prompt, choosing the counter.
+
+Floor 2, on top of `tokens`. Used by the request room, the loops and the tool room.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, Final, Literal, final
+
+import attrs
+
+from .abc import TokenCounter
+from .errors import ConfigError
+from .tokens import EstimateCounter, best_counter
+
+__all__ = [
+    "INPUT_SHARE",
+    "PROMPT_OVERHEAD",
+    "ContentBudgets",
+    "count_prompt",
+    "input_limit",
+    "provider_reserve",
+    "resolve_counter",
+    "source_of",
+]
+
+# Share of the window that a prompt may fill.
+INPUT_SHARE: Final = 0.7
+# Tokens that a provider's own message frame adds to every prompt: a few per message, for a system and a user message.
+PROMPT_OVERHEAD: Final = 8
+
+
+def provider_reserve(window: int) -> int:
+    """Return the tokens of `window` (tokens) that are left free for what a provider adds: a tenth, at least 128."""
+    return max(128, -(-window // 10))
+
+
+def input_limit(window: int, output_cap: int) -> int:
+    """Return how many tokens a prompt may have, given the window and the cap of the reply (both in tokens).
+
+    Not positive for a tiny window: then nothing fits.
+    """
+    # INPUT_SHARE in whole numbers: 0.7 * 90 is 62.99… in binary floating point.
+    return min(window * 7 // 10, window - output_cap - provider_reserve(window))
+
+
+def count_prompt(counter: TokenCounter, system: str, schema_json: str, prompt: str) -> int:
+    """Return the tokens of a whole prompt: system text, JSON text of the reply's schema (or empty) and user text.
+
+    A tokenizer counts all three at once, joined by blank lines; an estimate is the sum of the three. `PROMPT_OVERHEAD`
+    is added in both cases.
+
+    Raises: ValueError if the token counter answers with no valid count; whatever the counter itself raises.
+    """
+    parts = [part for part in (system, schema_json, prompt) if part]
+    if source_of(counter) == "tokenizer":
+        return counter.count("\n\n".join(parts)) + PROMPT_OVERHEAD
+    return sum(counter.count(part) for part in parts) + PROMPT_OVERHEAD
+
+
+def source_of(counter: TokenCounter) -> Literal["tokenizer", "estimate"]:
+    """Return the word under which a budget event names where its count came from."""
+    return "tokenizer" if counter.exact else "estimate"
+
+
+def resolve_counter(token_counter: TokenCounter | Callable[[str], int] | str | None, model: object) -> TokenCounter:
+    """Return the counter to use: the agent's, else the model's own `count_tokens`, else the estimate.
+
+    Arguments: `token_counter`, an object with `count`, a plain callable, `"auto"` (tiktoken if its vocabulary is on
+    disk, else the estimate) or None; `model`, anything that may have `count_tokens(text) -> int`.
+
+    Returns: a counter whose every count is checked: an answer that is no whole, finite, non-negative number raises
+    ValueError.
+
+    Raises: ConfigError if `token_counter` is none of these.
+    """
+    if token_counter is not None:
+        return _of_agent(token_counter)
+    count = getattr(model, "count_tokens", None)
+    if callable(count):
+        return _Checked(f"{getattr(model, 'name', type(model).__name__)}.count_tokens", True, count)
+    return EstimateCounter()
+
+
+def _of_agent(token_counter: TokenCounter | Callable[[str], int] | str) -> TokenCounter:
+    if isinstance(token_counter, str):
+        if token_counter == "auto":
+            return best_counter()
+        raise ConfigError(f'token_counter={token_counter!r}: the only word is "auto"; or pass a counter or a callable')
+    if isinstance(token_counter, type):
+        raise ConfigError(f"token_counter is the class {token_counter.__name__}; pass an instance of it")
+    if isinstance(token_counter, _Checked):
+        return token_counter
+    count = getattr(token_counter, "count", None)
+    if callable(count):
+        name = getattr(token_counter, "name", type(token_counter).__name__)
+        return _Checked(str(name), bool(getattr(token_counter, "exact", True)), count)
+    if callable(token_counter):
+        return _Checked(getattr(token_counter, "__name__", type(token_counter).__name__), True, token_counter)
+    raise ConfigError(
+        "token_counter must have a method `count(text) -> int` or be such a function, "
+        f"not {type(token_counter).__name__}"
+    )
+
+
+@final
+@attrs.define(eq=False)
+class _Checked:
+    """A counter of an application's, its answers checked."""
+
+    name: str
+    exact: bool
+    # Any: checked below.
+    _count: Callable[[str], Any]
+
+    def count(self, text: str) -> int:
+        return _valid(self._count(text), self.name)
+
+
+def _valid(count: Any, name: str) -> int:
+    if inspect.isawaitable(count):
+        if inspect.iscoroutine(count):
+            count.close()
+        raise ValueError(f"the token counter {name!r} is async; it must return a number at once")
+    number = count
+    if isinstance(number, float) and math.isfinite(number) and number.is_integer():
+        number = int(number)
+    if not isinstance(number, bool) and hasattr(type(number), "__index__"):
+        whole = operator.index(number)
+        if whole >= 0:
+            return whole
+    raise ValueError(f"the token counter {name!r} returned {count!r}; a count is a whole number, 0 or more")
+
+
+@attrs.frozen
+class ContentBudgets:
+    """How many tokens of literal content a window has room for.
+
+    `result` bounds one tool result in content mode: min(800, window / 8); `retrieved` all such results that a prompt
+    shows: min(2000, window / 4). Both are at least 1 and may be given instead.
+
+    Raises: ConfigError if a given one is not a positive integer, or `result` is larger than `retrieved`.
+    """
+
+    window: int
+    result: int = attrs.field(default=attrs.Factory(lambda own: max(1, min(800, own.window // 8)), takes_self=True))
+    retrieved: int = attrs.field(default=attrs.Factory(lambda own: max(1, min(2000, own.window // 4)), takes_self=True))
+
+    def __attrs_post_init__(self) -> None:
+        for name, value in (("result", self.result), ("retrieved", self.retrieved)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"the {name} budget must be a positive integer (tokens), not {value!r}")
+        if self.result > self.retrieved:
+            raise ConfigError(
+                f"the budget of one result ({self.result} tokens) is larger than that of all retrieved content "
+                f"({self.retrieved}); lower `result` or raise `retrieved`"
+            )
