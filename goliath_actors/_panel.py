@@ -7,7 +7,7 @@ once per agent; a `Panel` once per run.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -341,8 +341,9 @@ class Panel:
             for hook in self.roster.rows[row]:
                 passed: list[BaseException] = []
                 control = _Control(hook.extension, scope, verdicts)
+                upstream = await stack.enter_async_context(aclosing(_letting_through(stream, passed)))
                 try:
-                    out = hook.call(self._context(hook), _letting_through(stream, passed), control)
+                    out = hook.call(self._context(hook), upstream, control)
                 except Exception as error:
                     raise self._extension_error(row, hook, error) from error
                 if out is None:
@@ -350,10 +351,9 @@ class Panel:
                 if not hasattr(out, "__aiter__"):
                     problem = TypeError(f"an async generator is wanted, not {type(out).__name__}")
                     raise self._extension_error(row, hook, problem) from problem
-                stream = self._guarded(row, hook, out, passed)
-                await stack.enter_async_context(aclosing(stream))
                 if hasattr(out, "aclose"):
                     await stack.enter_async_context(aclosing(out))
+                stream = await stack.enter_async_context(aclosing(self._guarded(row, hook, out, passed)))
             yield stream
 
     async def _guarded(self, row: str, hook: Hook, stream: Any, passed: list[BaseException]) -> Any:
@@ -439,7 +439,7 @@ def _check_verdict(verdict: Stop | Respond | Deny | Retry) -> None:
         raise ValueError("the text of a Respond is blank")
 
 
-async def _letting_through(stream: AsyncIterator[T], passed: list[BaseException]) -> AsyncIterator[T]:
+async def _letting_through(stream: AsyncIterator[T], passed: list[BaseException]) -> AsyncGenerator[T, None]:
     try:
         async for event in stream:
             yield event

@@ -161,6 +161,8 @@ class _OwnCopy(Generic[T]):
         self.__doc__ = f"This hook's own copy of `{name}`, made on first access."
 
     def __get__(self, instance: Any, owner: type[Any] | None = None) -> T:
+        if instance is None:
+            return self  # type: ignore[return-value]  # on the class itself: the descriptor, as properties do
         own = instance._own
         if own is None:
             own = {}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from goliath_actors import Extension, RunAborted, open_runtime, serve_runtime
@@ -1066,7 +1067,7 @@ class Living(Extension[Any]):
         try:
             yield
         finally:
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
             self.log.append(f"leave {self.name}")
             if "leave" in self.fail:
                 raise OSError(f"{self.name} cannot stop")

@@ -1,0 +1,65 @@
+"""Where a name lives is a promise."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import goliath_actors
+
+PROMISED = {
+    "goliath_actors": """Agent Conductor ToolLoop SessionFallback Compaction open_runtime serve_runtime Runtime Run
+        Conversation RunResult Outcome Extension Stop Deny Respond Retry Skip tool Tool ToolContext ToolFailure Message
+        Memory approve_all GoliathError RunAborted __version__""",
+    "goliath_actors.hooks": """Extension HOOKS BeforeRun AfterRecall ResolveContext BeforePlan BeforeRequest AroundModel
+        AfterResponse AfterPlan BeforeTool AroundTool AfterTool AfterTools AfterStep BeforeFallback AfterAnswer
+        BeforeAppend BeforeCompact BeforeRemember BeforeRewrite AfterRewrite OnError OnFinish Ask Stop Respond Deny
+        Retry Skip Decline NextStep Complete Continue RunPatch PlanPatch ModelPatch MetadataPatch""",
+    "goliath_actors.tools": """tool Tool ToolContext ToolDescriptor ToolOutcome ConfirmRequest Confirmed Suspend
+        approve_all""",
+    "goliath_actors.abc": """Model Store TokenCounter ModelRequest ModelText ModelToolCall ModelUsage ModelDone Record
+        Change Entry""",
+    "goliath_actors.values": """Plan Step Memory Exchange Message ToolCall Outcome Abort RunResult Stopped Responded
+        Usage Diagnostic Waiting FallbackRequest FallbackAnswer Page DrainReport ConversationStatus
+        RuntimeStatistics""",
+    "goliath_actors.events": """RunQueued RunStarted Recall Budget ModelStarted TextDelta ModelFinished PlanMade Confirm
+        ToolStarted ToolFinished HookDecision Answer Retraction Escalate Remember MemoryError Steered RunWaiting
+        RunFinished""",
+    "goliath_actors.errors": """GoliathError ConfigError GoliathExtensionError GoliathBudgetError MailboxFull
+        ConversationBusy RuntimeClosed RunAborted ReentrantRun ModelError ModelUnavailable ContextOverflow Refused
+        RateLimited FallbackError StoreConflict ToolFailure""",
+    "goliath_actors.models": "OpenAIChat HttpFallback",
+    "goliath_actors.stores": "InMemoryStore SqliteStore",
+    "goliath_actors.testing": "ScriptedModel ScriptExhausted tool_calls Gate Journal FailingStore check_events",
+}
+
+
+@pytest.mark.parametrize("module", PROMISED)
+def test_every_promised_name_is_where_it_was_promised(module: str) -> None:
+    namespace = importlib.import_module(module)
+    missing = [name for name in PROMISED[module].split() if not hasattr(namespace, name)]
+    assert missing == []
+    assert set(PROMISED[module].split()) <= set(namespace.__all__)
+
+
+@pytest.mark.parametrize("module", PROMISED)
+def test_every_exported_name_exists_and_is_documented(module: str) -> None:
+    namespace = importlib.import_module(module)
+    for name in namespace.__all__:
+        value = getattr(namespace, name)
+        if callable(value) and getattr(value, "__module__", "").startswith("goliath_actors"):
+            assert value.__doc__, f"{module}.{name} has no docstring"
+
+
+def test_the_front_door_has_at_most_thirty_names() -> None:
+    assert len(goliath_actors.__all__) <= 30
+
+
+def test_importing_the_package_loads_no_heavy_library() -> None:
+    heavy = ("httpx2", "tiktoken", "regex", "jsonschema", "pydantic", "sqlite3", "asyncio", "pytest")
+    code = f"import sys, goliath_actors; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
