@@ -5,9 +5,9 @@ Floor 7½. They hold the runtime's doors as a protocol and no state of their own
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, Protocol, final
+from typing import Any, Literal, Protocol, TypedDict, Unpack, final
 
 import attrs
 import trio
@@ -16,21 +16,24 @@ from ._conversation import Actor
 from ._mailbox import Run
 from .values import ConversationStatus, Memory, Page, RunResult
 
-__all__ = ["Conversation", "Doors", "StreamBlock"]
+__all__ = ["AskOptions", "Conversation", "Doors", "StreamBlock"]
 
 
 class Doors(Protocol):
     """What a conversation needs of its runtime."""
 
-    async def run(self, ask: str, **options: Any) -> RunResult:
+    @property
+    def run(self) -> Callable[..., Awaitable[RunResult]]:
         """As `Runtime.run`."""
         ...
 
-    def submit(self, ask: str, **options: Any) -> Run:
+    @property
+    def submit(self) -> Callable[..., Run]:
         """As `Runtime.submit`."""
         ...
 
-    def stream(self, ask: str, **options: Any) -> StreamBlock:
+    @property
+    def stream(self) -> Callable[..., StreamBlock]:
         """As `Runtime.stream`."""
         ...
 
@@ -57,6 +60,19 @@ class Doors(Protocol):
         ...
 
 
+class AskOptions(TypedDict, total=False):
+    """What an ask may say for itself, as in `Runtime.run`."""
+
+    # Any: the application's own object, callables and type.
+    context: Any
+    timeout: float | None
+    confirm: Callable[..., Any] | None
+    confirm_timeout: float | None
+    output: Any
+    on_event: Callable[[Any], object] | None
+    when_busy: Literal["queue", "refuse", "replace"]
+
+
 @final
 @attrs.frozen(eq=False, repr=False)
 class Conversation:
@@ -70,18 +86,18 @@ class Conversation:
         name = "(default)" if self.id is None else self.id
         return f"<Conversation {self._agent.name}/{name}>"
 
-    async def run(self, ask: str, **options: Any) -> RunResult:
+    async def run(self, ask: str, **options: Unpack[AskOptions]) -> RunResult:
         """Ask and wait, as `Runtime.run`.
 
         Cancellation: aborts the run and goes on once its observers were told.
         """
         return await self._doors.run(ask, conversation_id=self.id, agent=self._agent, **options)
 
-    def submit(self, ask: str, **options: Any) -> Run:
+    def submit(self, ask: str, **options: Unpack[AskOptions]) -> Run:
         """Ask without waiting, as `Runtime.submit`."""
         return self._doors.submit(ask, conversation_id=self.id, agent=self._agent, **options)
 
-    def stream(self, ask: str, **options: Any) -> StreamBlock:
+    def stream(self, ask: str, **options: Unpack[AskOptions]) -> StreamBlock:
         """Ask for the length of a block, as `Runtime.stream`."""
         return self._doors.stream(ask, conversation_id=self.id, agent=self._agent, **options)
 

@@ -6,9 +6,9 @@ once per agent; a `Panel` once per run.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from types import CoroutineType
 from typing import Any, TypeVar
 
 import attrs
@@ -222,7 +222,7 @@ class Panel:
         try:
             with self.journal.origin("extension"):
                 answer = hook.call(self._context(hook), question.fork())
-                if answer is not None and inspect.isawaitable(answer):
+                if answer is not None and _awaitable(answer):
                     answer = await answer
                 if answer is not None:
                     answer = _validated(row, question, answer)
@@ -311,7 +311,7 @@ class Panel:
 
         try:
             answer = hook.call(self._context(hook), question.fork(), call_next)
-            if answer is not None and inspect.isawaitable(answer):
+            if answer is not None and _awaitable(answer):
                 answer = await answer
             if answer is not None:
                 answer = _validated(row, question, answer)
@@ -386,7 +386,7 @@ class Panel:
         try:
             with self.journal.origin("extension"):
                 answer = hook.call(self._context(hook), question.fork())
-                if answer is not None and inspect.isawaitable(answer):
+                if answer is not None and _awaitable(answer):
                     await answer
         except Exception as error:  # noqa: BLE001  # an observer changes nothing
             self.journal.note(hook.extension, row, error)
@@ -410,6 +410,10 @@ class Panel:
         """Return the prompt text that extensions contribute, in registration order, joined by lines."""
         texts = [getattr(extension, "instructions", "") for extension in self.roster.extensions]
         return "\n".join([text for text in texts if text])
+
+
+def _awaitable(answer: Any) -> bool:
+    return type(answer) is CoroutineType or hasattr(answer, "__await__")
 
 
 def _words(error: BaseException) -> str:

@@ -5,6 +5,7 @@ Floor 1½, above tools and below the table in `hooks.py`, which exports all of t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, NoReturn, Protocol, TypeVar
 
@@ -184,14 +185,27 @@ class Question:
     _own: dict[str, Any] | None = attrs.field(default=None, init=False, repr=False)
 
     def fork(self) -> Question:
-        """Return a question with the same fields for another hook, sharing nothing that can be changed."""
+        """Return a question for another hook, sharing nothing that can be changed: itself, if it is frozen through
+        and through, else one with the same fields and no copies made yet."""
         cls = type(self)
+        if not _has_containers(cls):
+            return self
         new = object.__new__(cls)
         put = object.__setattr__
-        for field in cls.__attrs_attrs__:  # type: ignore[attr-defined]  # every question is an attrs class
-            put(new, field.name, getattr(self, field.name))
+        for name in _field_names(cls):
+            put(new, name, getattr(self, name))
         put(new, "_own", None)
         return new
+
+
+@functools.cache
+def _has_containers(cls: type[Question]) -> bool:
+    return any(isinstance(value, _OwnCopy) for value in vars(cls).values())
+
+
+@functools.cache
+def _field_names(cls: type[Question]) -> tuple[str, ...]:
+    return tuple(field.name for field in attrs.fields(cls))
 
 
 @attrs.frozen(eq=False)

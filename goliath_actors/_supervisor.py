@@ -12,8 +12,7 @@ Floor 6. Uses _run and below; used by _conversation. Read top to bottom it is: t
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 import attrs
@@ -40,19 +39,18 @@ class ObserverLimits:
     hurry: float | None = None
     _open: set[trio.CancelScope] = attrs.Factory(set)
 
-    @contextmanager
-    def scope(self) -> Iterator[trio.CancelScope]:
-        """Bound one observer: by `finish_timeout`, else by the shutdown's grace once there is a shutdown."""
-        scope = trio.CancelScope()
+    def shield(self) -> trio.CancelScope:
+        """Return a shield for one observer, to be given back with `done`: bounded by `finish_timeout`, else by the
+        shutdown's grace once there is a shutdown."""
         limit = self.limit
-        if limit is not None:
-            scope.deadline = trio.current_time() + limit
+        deadline = math.inf if limit is None else trio.current_time() + limit
+        scope = trio.CancelScope(shield=True, deadline=deadline)
         self._open.add(scope)
-        try:
-            with scope:
-                yield scope
-        finally:
-            self._open.discard(scope)
+        return scope
+
+    def done(self, scope: trio.CancelScope) -> None:
+        """The observer is over."""
+        self._open.discard(scope)
 
     @property
     def limit(self) -> float | None:
@@ -157,17 +155,17 @@ async def _conclude(
         error = _aborted(run, abort, replaced, journal)
         origin = "abort"
 
-    with trio.CancelScope(shield=True):
-        if error is not None:
-            for hook in panel.hooks("on_error"):
-                question: Question = OnError(error, origin or "harness", tuple(journal.steps), journal.trace)
-                fatal = await _tell("on_error", hook, question, panel, limits) or fatal
-        hooks = panel.hooks("on_finish")
-        if hooks:
-            outcome = _outcome(finished, error, origin, abort, journal)
-            for hook in hooks:
-                question = OnFinish(outcome, tuple(journal.diagnostics))
-                fatal = await _tell("on_finish", hook, question, panel, limits) or fatal
+    # Every observer has a shield of its own; from one to the next there is no checkpoint either.
+    if error is not None:
+        for hook in panel.hooks("on_error"):
+            question: Question = OnError(error, origin or "harness", tuple(journal.steps), journal.trace)
+            fatal = await _tell("on_error", hook, question, panel, limits) or fatal
+    hooks = panel.hooks("on_finish")
+    if hooks:
+        outcome = _outcome(finished, error, origin, abort, journal)
+        for hook in hooks:
+            question = OnFinish(outcome, tuple(journal.diagnostics))
+            fatal = await _tell("on_finish", hook, question, panel, limits) or fatal
 
     status, reason = _words(finished, error, abort)
     where = None if error is None else (abort.phase if abort is not None else phase)
@@ -183,9 +181,10 @@ async def _tell(row: str, hook: Hook, question: Question, panel: Panel, limits: 
     """Tell one observer; return a `KeyboardInterrupt` or `SystemExit` out of it, so that the next is told too."""
     panel.journal.enter(row)
     limit = limits.limit
-    start = trio.current_time()
+    start = panel.journal.since
+    scope = limits.shield()
     try:
-        with limits.scope() as scope:
+        with scope:
             await panel.observe_one(row, hook, question)
     except (KeyboardInterrupt, SystemExit) as fatal:
         panel.journal.note(hook.extension, row, fatal)
@@ -193,6 +192,8 @@ async def _tell(row: str, hook: Hook, question: Question, panel: Panel, limits: 
     except BaseExceptionGroup as group:
         panel.journal.note(hook.extension, row, _single(group) or group)
         return None
+    finally:
+        limits.done(scope)
     if scope.cancelled_caught:
         seconds = limit if limit is not None else trio.current_time() - start
         cut = ObserverTimeout(seconds)
