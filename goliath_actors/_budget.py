@@ -9,7 +9,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, Final, Literal, final
+from typing import Any, Final, Literal, SupportsIndex, final
 
 import attrs
 
@@ -126,14 +126,18 @@ def _valid(count: Any, name: str) -> int:
         if inspect.iscoroutine(count):
             count.close()
         raise ValueError(f"the token counter {name!r} is async; it must return a number at once")
-    number = count
-    if isinstance(number, float) and math.isfinite(number) and number.is_integer():
-        number = int(number)
-    if not isinstance(number, bool) and hasattr(type(number), "__index__"):
-        whole = operator.index(number)
-        if whole >= 0:
-            return whole
-    raise ValueError(f"the token counter {name!r} returned {count!r}; a count is a whole number, 0 or more")
+    whole = _whole(count)
+    if whole is None or whole < 0:
+        raise ValueError(f"the token counter {name!r} returned {count!r}; a count is a whole number, 0 or more")
+    return whole
+
+
+def _whole(number: object) -> int | None:
+    if isinstance(number, float):
+        return int(number) if math.isfinite(number) and number.is_integer() else None
+    if isinstance(number, bool) or not isinstance(number, SupportsIndex):
+        return None
+    return operator.index(number)
 
 
 @attrs.frozen

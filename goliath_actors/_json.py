@@ -22,10 +22,11 @@ import attrs
 
 __all__ = [
     "MAX_DEPTH",
+    "MAX_NODES",
     "Parsed",
     "canonical",
-    "depth_problem",
     "dumps",
+    "json_problem",
     "parse_arguments",
     "parse_reply",
     "snapshot",
@@ -33,6 +34,8 @@ __all__ = [
 
 # Deeper JSON is refused on the way in: no schema of a tool needs it, and recursive code downstream stays safe.
 MAX_DEPTH: Final = 64
+
+MAX_NODES: Final = 1_000_000
 
 # Bounds of `snapshot`. They are far above what a prompt can hold and keep one odd tool output from eating the process.
 _SNAPSHOT_DEPTH: Final = 32
@@ -475,24 +478,34 @@ def _strict(text: str) -> tuple[Any, bool]:
 
 
 def _refuse_deep(value: Any) -> None:
-    problem = depth_problem(value)
+    problem = json_problem(value)
     if problem is not None:
         raise ValueError(problem)
 
 
-def depth_problem(value: Any) -> str | None:
-    """Return what is wrong if plain JSON data is nested deeper than `MAX_DEPTH` or holds half a surrogate pair."""
+def json_problem(value: Any) -> str | None:
+    """Return why `value` cannot be JSON, or None.
+
+    Finds numbers that are not finite, halves of surrogate pairs, nesting deeper than `MAX_DEPTH` (so also a container
+    inside itself) and more than `MAX_NODES` values. Says nothing about objects that are no JSON data.
+    """
     # Iterative: the point is to be safe on data that recursion would not survive.
     level: list[Any] = [value]
-    depth = 0
+    depth = nodes = 0
     while level:
+        nodes += len(level)
         if depth > MAX_DEPTH:
             return f"nested deeper than {MAX_DEPTH} levels"
+        if nodes > MAX_NODES:
+            return f"more than {MAX_NODES} values"
         below: list[Any] = []
         for item in level:
             if isinstance(item, str):
                 if not _is_text(item):
                     return "a string holds half of a surrogate pair, which is not text"
+            elif isinstance(item, float):
+                if not math.isfinite(item):
+                    return f"{item!r} is not a JSON number"
             elif isinstance(item, Mapping):
                 below.extend(item.values())
                 below.extend(item)
