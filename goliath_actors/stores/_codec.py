@@ -1,0 +1,329 @@
+"""How a conversation is written down: JSON texts for memory, metadata and entries, the same in every store.
+
+Floor 2, under the stores. The shapes on disk are structs of their own, so that the frozen words of the domain can grow
+without a migration: unknown fields are ignored, missing ones get their default, defaults are not written. A step's raw
+`output` has no place in them: it lives only as long as its run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import attrs
+import msgspec
+
+from goliath_actors.abc import UNSET, Change, Entry, Record, Unset
+from goliath_actors.errors import ConfigError, StoreError
+from goliath_actors.values import Exchange, Memory, Message, Step, ToolCall
+
+__all__ = [
+    "EncodedChange",
+    "EncodedEntry",
+    "Unreadable",
+    "decode_entry",
+    "decode_record",
+    "encode_change",
+    "idempotency_marks",
+    "reencode_visibility",
+]
+
+T = TypeVar("T")
+
+# Any: mypy reads `converter=tuple` on the values' fields as a tuple of an unbound type variable, which takes nothing.
+_Tuple: TypeAlias = Any
+
+
+class Unreadable(Exception):
+    """What is stored is not what this module writes. The text says what is wrong, not what was stored."""
+
+
+# Any in these structs: JSON data of the application's or of a model.
+class _Call(msgspec.Struct, omit_defaults=True, gc=False):
+    id: str
+    name: str
+    arguments: str = "{}"
+    input: dict[str, Any] | None = None
+
+
+class _Message(msgspec.Struct, omit_defaults=True, gc=False):
+    role: Literal["system", "user", "assistant", "tool"]
+    text: str = ""
+    tool_calls: tuple[_Call, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class _Step(msgspec.Struct, omit_defaults=True, gc=False):
+    index: int
+    kind: Literal["tool", "answer"]
+    brief: str = ""
+    tool: str | None = None
+    call_id: str | None = None
+    input: dict[str, Any] | None = None
+    status: Literal["executed", "cached", "skipped", "failed", "unknown"] = "executed"
+    skip_reason: Literal["policy", "confirmation", "missing", "batch"] | None = None
+    extension: str | None = None
+    from_step: int | None = None
+    result: str | None = None
+    writes: bool = False
+    text: str | None = None
+
+
+class _Exchange(msgspec.Struct, omit_defaults=True, gc=False):
+    ask: str
+    answer: str
+    at: float
+    best_effort: bool = False
+    steps: tuple[_Step, ...] = ()
+
+
+class _Memory(msgspec.Struct, omit_defaults=True, gc=False):
+    summary: str = ""
+    recent: tuple[_Exchange, ...] = ()
+
+
+class _Entry(msgspec.Struct, omit_defaults=True, gc=False):
+    # The id is the store's key for the entry and is kept beside this text, not in it.
+    at: float
+    role: Literal["user", "assistant", "tool", "summary"]
+    message: _Message
+    transcript_visible: bool = True
+    context_visible: bool = True
+    private: dict[str, Any] = {}
+
+
+_encoder = msgspec.json.Encoder()
+_memory_decoder = msgspec.json.Decoder(_Memory)
+_entry_decoder = msgspec.json.Decoder(_Entry)
+_mapping_decoder: msgspec.json.Decoder[Mapping[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+
+
+@attrs.frozen
+class EncodedEntry:
+    """An entry to append: its id, its private `idempotency_key` if that is a text, and everything else as JSON."""
+
+    id: str
+    idempotency_key: str | None
+    body: bytes
+
+
+@attrs.frozen
+class EncodedChange:
+    """A `Change` that owes nothing to its caller any more. None stands for the empty value, `UNSET` for no change."""
+
+    memory: bytes | Unset | None
+    metadata: bytes | Unset | None
+    private: bytes | Unset | None
+    failures: int | Unset
+    append: tuple[EncodedEntry, ...]
+    visibility: Mapping[str, tuple[bool, bool]]
+    truncate_after: str | None
+
+
+def encode_change(change: Change) -> EncodedChange:
+    """Return `change` as texts, taken at this moment.
+
+    Raises: `StoreError` if something in it is not JSON data; `ConfigError` for an entry without an id.
+    """
+    memory: bytes | Unset | None = UNSET
+    if not isinstance(change.memory, Unset):
+        empty = not change.memory.summary and not change.memory.recent
+        memory = None if empty else _encode(_wire_memory(change.memory), "memory")
+    return EncodedChange(
+        memory=memory,
+        metadata=_encode_mapping(change.metadata, "metadata"),
+        private=_encode_mapping(change.private, "private metadata"),
+        failures=change.failures,
+        append=tuple([_encode_entry(entry) for entry in change.append]),
+        visibility={id: (bool(pair[0]), bool(pair[1])) for id, pair in change.visibility.items()},
+        truncate_after=change.truncate_after,
+    )
+
+
+def decode_record(
+    version: int,
+    memory: bytes | None,
+    metadata: bytes | None,
+    private: bytes | None,
+    failures: int,
+    entries_count: int,
+) -> Record:
+    """Return the record made of its stored parts; every container in it is new.
+
+    Raises: `Unreadable`.
+    """
+    return Record(
+        version,
+        _NO_MEMORY if memory is None else _memory(_decode(_memory_decoder, _Memory, memory, "memory")),
+        {} if metadata is None else _decode(_mapping_decoder, dict, metadata, "metadata"),
+        {} if private is None else _decode(_mapping_decoder, dict, private, "private metadata"),
+        failures,
+        entries_count,
+    )
+
+
+def decode_entry(id: str, body: bytes) -> Entry:
+    """Return the entry `id` made of its stored text.
+
+    Raises: `Unreadable`.
+    """
+    wire = _decode(_entry_decoder, _Entry, body, "entry")
+    return Entry(
+        id, wire.at, wire.role, _message(wire.message), wire.transcript_visible, wire.context_visible, wire.private
+    )
+
+
+def reencode_visibility(body: bytes, visible: tuple[bool, bool]) -> bytes:
+    """Return an entry's text with other (transcript, context) visibility.
+
+    Raises: `Unreadable`.
+    """
+    wire = _decode(_entry_decoder, _Entry, body, "entry")
+    wire.transcript_visible, wire.context_visible = visible
+    return _encode(wire, "entry")
+
+
+def idempotency_marks(idempotency_key: str) -> tuple[bytes, ...]:
+    """Return the texts of which at least one stands in the body of every entry that has this private key."""
+    alone = {"idempotency_key": idempotency_key}
+    return tuple({_encode(alone, "key")[1:-1], _escape(alone)[1:-1]})
+
+
+_NO_MEMORY = Memory()
+
+
+def _encode_mapping(mapping: Mapping[str, Any] | Unset, what: str) -> bytes | Unset | None:
+    if isinstance(mapping, Unset):
+        return UNSET
+    return _encode(dict(mapping), what) if mapping else None
+
+
+def _encode_entry(entry: Entry) -> EncodedEntry:
+    if not entry.id:
+        raise ConfigError("an entry needs an id; an empty one cannot be told from 'no entry at all'")
+    what = f"entry {entry.id!r}"
+    private = dict(entry.private)
+    key = private.get("idempotency_key")
+    wire = _Entry(
+        _finite(entry.at, what),
+        entry.role,
+        _wire_message(entry.message),
+        entry.transcript_visible,
+        entry.context_visible,
+        private,
+    )
+    return EncodedEntry(entry.id, key if isinstance(key, str) else None, _encode(wire, what))
+
+
+def _encode(value: object, what: str) -> bytes:
+    try:
+        try:
+            return _encoder.encode(value)
+        except UnicodeEncodeError:
+            # Half of a surrogate pair is no UTF-8, yet users paste it and it must not cost them the conversation:
+            # plain escapes keep it as it was.
+            return _escape(msgspec.to_builtins(value))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise StoreError(f"the {what} cannot be stored ({error}); keep only JSON data in it") from error
+
+
+def _escape(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+# Any: the decoder's own type parameter; `type_` repeats it for the second attempt.
+def _decode(decoder: msgspec.json.Decoder[T], type_: type[Any], text: bytes, what: str) -> T:
+    try:
+        return decoder.decode(text)
+    except RecursionError as error:
+        raise StoreError(f"the {what} is nested too deeply to be read here; raise the recursion limit") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        try:
+            # The counterpart of the escapes in `_encode`.
+            value: T = msgspec.convert(json.loads(text), type_)
+        except (ValueError, RecursionError):
+            raise Unreadable(f"{what}: {error}") from error
+        return value
+
+
+def _finite(at: float, what: str) -> float:
+    if not math.isfinite(at):
+        raise StoreError(f"the {what} cannot be stored: its time is {at}; use seconds since the epoch")
+    return at
+
+
+def _wire_memory(memory: Memory) -> _Memory:
+    return _Memory(memory.summary, tuple([_wire_exchange(exchange) for exchange in memory.recent]))
+
+
+def _wire_exchange(exchange: Exchange) -> _Exchange:
+    return _Exchange(
+        exchange.ask,
+        exchange.answer,
+        _finite(exchange.at, "memory"),
+        exchange.best_effort,
+        tuple([_wire_step(step) for step in exchange.steps]),
+    )
+
+
+def _wire_step(step: Step) -> _Step:
+    return _Step(
+        step.index,
+        step.kind,
+        step.brief,
+        step.tool,
+        step.call_id,
+        _plain(step.input),
+        step.status,
+        step.skip_reason,
+        step.extension,
+        step.from_step,
+        step.result,
+        step.writes,
+        step.text,
+    )
+
+
+def _wire_message(message: Message) -> _Message:
+    calls = tuple([_Call(call.id, call.name, call.arguments, _plain(call.input)) for call in message.tool_calls])
+    return _Message(message.role, message.text, calls, message.tool_call_id, message.name)
+
+
+def _plain(input: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if input is None else dict(input)
+
+
+def _memory(wire: _Memory) -> Memory:
+    exchanges: _Tuple = tuple([_exchange(exchange) for exchange in wire.recent])
+    return Memory(wire.summary, exchanges)
+
+
+def _exchange(wire: _Exchange) -> Exchange:
+    steps: _Tuple = tuple([_step(step) for step in wire.steps])
+    return Exchange(wire.ask, wire.answer, wire.at, wire.best_effort, steps)
+
+
+def _step(wire: _Step) -> Step:
+    return Step(
+        index=wire.index,
+        kind=wire.kind,
+        brief=wire.brief,
+        tool=wire.tool,
+        call_id=wire.call_id,
+        input=wire.input,
+        status=wire.status,
+        skip_reason=wire.skip_reason,
+        extension=wire.extension,
+        from_step=wire.from_step,
+        result=wire.result,
+        writes=wire.writes,
+        text=wire.text,
+    )
+
+
+def _message(wire: _Message) -> Message:
+    calls: _Tuple = tuple([ToolCall(call.id, call.name, call.arguments, call.input) for call in wire.tool_calls])
+    return Message(wire.role, wire.text, calls, wire.tool_call_id, wire.name)

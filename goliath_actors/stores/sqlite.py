@@ -1,0 +1,286 @@
+"""A store in one SQLite file, on disk before it says so.
+
+Floor 2, side door. One connection writes, in group commits; others only read and never wait for it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar, final
+
+import attrs
+import trio
+
+from goliath_actors.abc import Change, Entry, Record
+from goliath_actors.errors import ConfigError, StoreCorrupt, StoreError
+from goliath_actors.values import Page
+
+from . import _sqlite_rows as rows
+from ._codec import encode_change
+from ._group_commit import GroupCommit, Work
+from ._rules import check_lease, check_limit
+from ._sqlite_file import Synchronous, open_reader, open_writer, translate
+from ._sqlite_quarantine import set_aside_entry, set_aside_record
+
+__all__ = ["SqliteStore"]
+
+T = TypeVar("T")
+
+
+def _file(path: str | os.PathLike[str]) -> Path:
+    if str(path) in ("", ":memory:"):
+        raise ConfigError(f"SqliteStore keeps a file and {str(path)!r} names none; use InMemoryStore() to keep nothing")
+    return Path(path)
+
+
+# Any: one validator for fields of whole numbers and of seconds.
+def _positive(instance: object, attribute: attrs.Attribute[Any], value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigError(f"{attribute.name.lstrip('_')} of a SqliteStore has to be more than 0, not {value}")
+
+
+def _known(instance: object, attribute: attrs.Attribute[Any], value: str) -> None:
+    if value not in ("FULL", "NORMAL"):
+        raise ConfigError(f'synchronous of a SqliteStore is "FULL" or "NORMAL", not {value!r}')
+
+
+def _writer_of(store: SqliteStore) -> GroupCommit:
+    return GroupCommit(
+        partial(open_writer, store._path, store._busy_timeout, store._synchronous),
+        partial(translate, path=store._path),
+        store._max_batch,
+    )
+
+
+def _limiter_of(store: SqliteStore) -> trio.CapacityLimiter:
+    return trio.CapacityLimiter(store._max_readers)
+
+
+@final
+@attrs.define(eq=False, repr=False)
+class SqliteStore:
+    """Conversations in one SQLite file; `commit` returns when the change is on disk.
+
+    Enter it (`async with`), give it to a runtime, which does so, or just use it and call `aclose` in the end. The file
+    is made on first use; a file of a newer schema, of another program or no database at all is refused and left alone.
+
+    Arguments:
+      path: the file. SQLite keeps two more beside it (`-wal`, `-shm`) while it is in use.
+      synchronous: `"FULL"` survives a loss of power; `"NORMAL"` is quicker for single writers and may then lose the
+        last commits, though never to a crash of the process. With many writers FULL costs nothing: they share it.
+      busy_timeout: seconds to wait for another process that writes to the file.
+      max_batch: how many changes go to disk together at most.
+      max_readers: how many reads run at once; more of them wait for each other, never for a write.
+      clock: what leases run on, in seconds. The default is the same in all processes of a machine and never jumps.
+
+    Two stores on one file, also in two processes, wait for each other's transactions and harm no data, with one
+    exception: SQLite 3.7.0 to 3.51.2 (but for 3.44.6 and 3.50.7) can damage a file when two connections write and empty
+    the journal in the same instant. This store never does that by itself, since only one of its connections writes; let
+    one process write to a file unless `sqlite3.sqlite_version` is newer. Never put the file on a network disk.
+
+    A record that cannot be read is moved to the table `quarantine` of the file and reported as `StoreCorrupt`; the
+    conversation starts empty only after somebody was told so. An unreadable entry is set aside alone.
+
+    Cancellation: every method is a checkpoint before it does anything. A write that is under way is waited for
+    (shielded, bounded by `busy_timeout` and the disk), so `Cancelled` out of one means that nothing was changed.
+    """
+
+    durable = True
+
+    # Aliases, since pyright does not know that attrs drops the underscore.
+    _path: Path = attrs.field(alias="path", converter=_file)
+    _synchronous: Synchronous = attrs.field(alias="synchronous", default="FULL", kw_only=True, validator=_known)
+    _busy_timeout: float = attrs.field(alias="busy_timeout", default=5.0, kw_only=True, validator=_positive)
+    # 512: beyond it a batch gains nothing and its callers wait longer.
+    _max_batch: int = attrs.field(alias="max_batch", default=512, kw_only=True, validator=_positive)
+    _max_readers: int = attrs.field(alias="max_readers", default=4, kw_only=True, validator=_positive)
+    _clock: Callable[[], float] = attrs.field(alias="clock", default=time.monotonic, kw_only=True)
+
+    _writer: GroupCommit = attrs.field(init=False, default=attrs.Factory(_writer_of, takes_self=True))
+    _reading: trio.CapacityLimiter = attrs.field(init=False, default=attrs.Factory(_limiter_of, takes_self=True))
+    # Connections that nobody reads with at the moment. Threads push and pop; both are atomic.
+    _readers: list[sqlite3.Connection] = attrs.field(factory=list, init=False)
+    _entered: int = attrs.field(default=0, init=False)
+    _opened: bool = attrs.field(default=False, init=False)
+    _closed: bool = attrs.field(default=False, init=False)
+    # Keys of which this object has reported that something was set aside: they may go on.
+    _told: set[str] = attrs.field(factory=set, init=False)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open" if self._opened else "not opened"
+        return f"<SqliteStore {str(self._path)!r}: {state}>"
+
+    async def __aenter__(self) -> SqliteStore:
+        """Open the file, or raise what is wrong with it. Entered twice, it closes with the last one who leaves."""
+        await self._writer.open()
+        self._opened, self._closed = True, False
+        self._entered += 1
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave the store; the last one closes it."""
+        self._entered -= 1
+        if self._entered == 0:
+            await self.aclose()
+        else:
+            await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        """Write what waits, then close the file. Closing what is closed is no error; entering opens it again.
+
+        Cancellation: a checkpoint after all is closed.
+        """
+        self._closed, self._opened = True, False
+        with trio.CancelScope(shield=True):
+            # Whoever holds all places knows that nobody reads.
+            places = [object() for _ in range(self._max_readers)]
+            for place in places:
+                await self._reading.acquire_on_behalf_of(place)
+            while self._readers:
+                self._readers.pop().close()
+            for place in places:
+                self._reading.release_on_behalf_of(place)
+            # The writer goes last: SQLite empties and removes the journal when the last connection closes.
+            await self._writer.close()
+        await trio.lowlevel.checkpoint()
+
+    async def load(self, key: str) -> Record:
+        """Return the record, or an empty one of version 0. See `Store.load`.
+
+        Raises: `StoreCorrupt` if it cannot be read and was set aside; `StoreError`.
+        """
+        return await self._telling(key, lambda told: self._read(partial(rows.load, key=key, told=told)))
+
+    async def commit(self, key: str, change: Change, expect: int | None = None, token: int | None = None) -> Record:
+        """Apply `change` atomically and return the new record once it is on disk. See `Store.commit`.
+
+        Raises: `StoreConflict`; `StoreError` for an id that is taken (in `append`) or unknown (in `visibility` and
+        `truncate_after`), for what is not JSON data, and for trouble with the file; `StoreCorrupt`. The change is not
+        acknowledged then, and but for a failing disk it is known not to be in the file.
+        """
+        work = partial(rows.commit, key=key, change=encode_change(change), expect=expect, token=token)
+        record = await self._telling(key, lambda told: self._write(partial(work, told=told)))
+        self._told.discard(key)
+        return record
+
+    async def entries(
+        self,
+        key: str,
+        before: int | None = None,
+        after: int | None = None,
+        limit: int = 50,
+        anchor: int | None = None,
+    ) -> Page:
+        """Return a page of entries, oldest first. See `Store.entries`.
+
+        The position of the last entry is the record's `entries_count`; positions that `truncate_after` freed are given
+        out again. An entry that was set aside leaves its position empty, and its page has one entry less.
+
+        Raises: `StoreCorrupt` if an entry cannot be read and was set aside; `StoreError`.
+        """
+        check_limit(limit)
+        work = partial(rows.entries, key=key, before=before, after=after, limit=limit, anchor=anchor)
+        return await self._telling(key, lambda told: self._read(partial(work, told=told)))
+
+    async def forget(self, key: str) -> None:
+        """Delete the record, its entries, and what was set aside of it; a lease stays. See `Store.forget`."""
+        await self._write(partial(rows.forget, key=key))
+        self._told.discard(key)
+
+    async def keys(self, prefix: str = "", after: str | None = None, limit: int = 100) -> Sequence[str]:
+        """Return up to `limit` keys that begin with `prefix`, in order of code points, from behind `after`."""
+        check_limit(limit)
+        return await self._read(partial(rows.keys, prefix=prefix, after=after, limit=limit))
+
+    async def find(self, key: str, idempotency_key: str) -> Entry | None:
+        """Return the oldest entry whose private `idempotency_key` is this one, or None.
+
+        Raises: `StoreCorrupt` if that entry cannot be read and was set aside; `StoreError`.
+        """
+        work = partial(rows.find, key=key, idempotency_key=idempotency_key)
+        return await self._telling(key, lambda told: self._read(work))
+
+    async def acquire(self, key: str, owner: str, ttl: float) -> int | None:
+        """Take or renew the lease on a conversation for `ttl` seconds of the store's clock. See `Store.acquire`."""
+        check_lease(owner, ttl)
+        # The time of the call, not of the write: the holder counts from here, too.
+        now = self._clock()
+        return await self._write(partial(rows.acquire, key=key, owner=owner, ttl=ttl, now=now))
+
+    async def release(self, key: str, owner: str) -> None:
+        """Give the lease back early. See `Store.release`."""
+        await self._write(partial(rows.release, key=key, owner=owner))
+
+    async def _write(self, work: Work[T]) -> T:
+        self._check_open()
+        return await self._writer.run(work)
+
+    async def _read(self, work: Work[T]) -> T:
+        self._check_open()
+        if not self._opened:
+            # Somebody has to make the file before it can be read.
+            await self._writer.open()
+            self._opened = True
+        return await trio.to_thread.run_sync(self._with_reader, work, limiter=self._reading)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"the store {str(self._path)!r} is closed; enter it again to go on")
+
+    def _with_reader(self, work: Work[T]) -> T:
+        self._check_open()
+        try:
+            try:
+                connection = self._readers.pop()
+            except IndexError:
+                connection = open_reader(self._path, self._busy_timeout)
+            try:
+                value = work(connection)
+            except sqlite3.Error:
+                connection.close()
+                raise
+            except Exception:
+                self._readers.append(connection)
+                raise
+        except sqlite3.Error as error:
+            raise translate(error, self._path) from error
+        self._readers.append(connection)
+        return value
+
+    async def _telling(self, key: str, attempt: Callable[[bool], Awaitable[T]]) -> T:
+        """Return what `attempt` returns; what it cannot read is set aside, and told.
+
+        Invariant: a conversation of which something was set aside starts empty only for somebody who was told so. The
+        file remembers, in `reported`, until a change was made by such a one; whoever opens it before hears it again.
+        """
+        for _ in range(3):
+            try:
+                return await attempt(key in self._told)
+            except rows.BadRecord:
+                found = await self._writer.run(partial(set_aside_record, key=key, at=time.time()))
+                what = f"the record of {key!r} in {self._path}"
+                then = "with its entries; the conversation starts empty from its next use on"
+            except rows.BadEntry as bad:
+                work = partial(set_aside_entry, key=key, position=bad.position, at=time.time())
+                found = await self._writer.run(work)
+                what = f"entry {bad.position} of {key!r} in {self._path}"
+                then = "the rest of the conversation stays"
+            except rows.Untold as untold:
+                found = untold.place, untold.reason
+                what = f"something of {key!r} in {self._path}"
+                then = "earlier; the conversation goes on without it from its next use on"
+            if found is not None:
+                self._told.add(key)
+                place, reason = found
+                where = f"row {place} of the table quarantine"
+                raise StoreCorrupt(f"{what} could not be read ({reason}) and was set aside as {where}, {then}")
+        raise StoreError(f"{key!r} in {self._path} changes while it is being read; try again")
