@@ -5,7 +5,7 @@ Floor 1. Adapters (`models/`, `stores/`) and the fakes in `testing.py` are built
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -43,6 +43,14 @@ class ToolSpec:
     parameters: Mapping[str, Any] = attrs.field(converter=freeze)
 
 
+def _messages(messages: Iterable[Message]) -> tuple[Message, ...]:
+    return tuple(messages)
+
+
+def _tool_specs(tools: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
+    return tuple(tools)
+
+
 @attrs.frozen
 class ModelRequest:
     """One generation. `role` says who asks: `plan`, `arguments`, `answer`, `scribe`, `step` or `compact`.
@@ -52,9 +60,9 @@ class ModelRequest:
     """
 
     role: str
-    messages: tuple[Message, ...] = attrs.field(converter=tuple)
+    messages: tuple[Message, ...] = attrs.field(converter=_messages)
     schema: Mapping[str, Any] | None = None
-    tools: tuple[ToolSpec, ...] = attrs.field(default=(), converter=tuple)
+    tools: tuple[ToolSpec, ...] = attrs.field(default=(), converter=_tool_specs)
     settings: Mapping[str, Any] = attrs.field(factory=dict)
     provider_options: Mapping[str, Any] = attrs.field(factory=dict)
     max_output_tokens: int | None = None

@@ -5,7 +5,7 @@ Floor 0. Mappings inside values are read-only (`_frozen.freeze`), so a value can
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import attrs
@@ -60,13 +60,26 @@ class ToolCall:
     input: Mapping[str, Any] | None = attrs.field(default=None, converter=_frozen_or_none)
 
 
+# Why converters with names: for `converter=tuple` type checkers do not see what a class may be made from.
+def _calls(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
+    return tuple(calls)
+
+
+def _steps(steps: Iterable[Step]) -> tuple[Step, ...]:
+    return tuple(steps)
+
+
+def _exchanges(exchanges: Iterable[Exchange]) -> tuple[Exchange, ...]:
+    return tuple(exchanges)
+
+
 @attrs.frozen
 class Message:
     """One message of a transcript or a request."""
 
     role: Role
     text: str = ""
-    tool_calls: tuple[ToolCall, ...] = attrs.field(default=(), converter=tuple)
+    tool_calls: tuple[ToolCall, ...] = attrs.field(default=(), converter=_calls)
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -79,7 +92,7 @@ class Plan:
     brief: str = ""
     tool: str | None = None
     why: str | None = None
-    calls: tuple[ToolCall, ...] = attrs.field(default=(), converter=tuple)
+    calls: tuple[ToolCall, ...] = attrs.field(default=(), converter=_calls)
     text: str = ""
 
 
@@ -116,7 +129,7 @@ class Exchange:
     answer: str
     at: float
     best_effort: bool = False
-    steps: tuple[Step, ...] = attrs.field(default=(), converter=tuple)
+    steps: tuple[Step, ...] = attrs.field(default=(), converter=_steps)
 
 
 @attrs.frozen
@@ -124,7 +137,7 @@ class Memory:
     """What a planned conversation keeps: a running summary and at most three recent exchanges."""
 
     summary: str = ""
-    recent: tuple[Exchange, ...] = attrs.field(default=(), converter=tuple)
+    recent: tuple[Exchange, ...] = attrs.field(default=(), converter=_exchanges)
 
 
 @attrs.frozen
@@ -153,8 +166,8 @@ class FallbackRequest:
 
     ask: str
     summary: str = ""
-    recent: tuple[Exchange, ...] = attrs.field(default=(), converter=tuple)
-    steps: tuple[Step, ...] = attrs.field(default=(), converter=tuple)
+    recent: tuple[Exchange, ...] = attrs.field(default=(), converter=_exchanges)
+    steps: tuple[Step, ...] = attrs.field(default=(), converter=_steps)
     reason: str = ""
     error: str | None = None
 
