@@ -269,8 +269,8 @@ def arguments_messages(
     system = _lines(
         setting.instructions,
         f"Do exactly this with the tool {tool.name}: {brief or setting.ask}",
-        "Fill in every argument that the request or the material gives, and copy values exactly. Leave unknown required "
-        "values empty and name them in missing. Reply with JSON only.",
+        "Fill in every argument that the request or the material gives, and copy values exactly. Leave required values "
+        "that are not known empty and name them in missing. Reply with JSON only.",
         _facts(setting),
     )
     chosen = [step for step in steps if step.tool in tool.requires] if tool.requires else list(steps[-1:])

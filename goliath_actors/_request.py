@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
@@ -446,9 +446,11 @@ class _Asking:
         if isinstance(outcome, Exception):
             self.failed.append(outcome)
         if work.panel.hears("after_response"):
-            message = None if isinstance(outcome, Exception) else outcome.message
-            error = outcome if isinstance(outcome, Exception) else None
-            await work.panel.observe("after_response", AfterResponse(request.role, message, error, usage))
+            if isinstance(outcome, Exception):
+                terminal = AfterResponse(request.role, None, outcome, usage)
+            else:
+                terminal = AfterResponse(request.role, outcome.message, None, usage)
+            await work.panel.observe("after_response", terminal)
             work.journal.enter(request.role)
         if isinstance(outcome, Exception):
             raise outcome
@@ -463,9 +465,9 @@ class _Asking:
             self.failed.append(error)
             raise
         if self.tokens > self.wanted.limit:
-            error = GoliathBudgetError(self.wanted.label, self.tokens, self.wanted.limit)
-            self.failed.append(error)
-            raise error
+            too_large = GoliathBudgetError(self.wanted.label, self.tokens, self.wanted.limit)
+            self.failed.append(too_large)
+            raise too_large
 
     async def _finished(self, question: _Attempt) -> tuple[ModelResponse | Exception, Usage | None]:
         """Make the call between its two events, and book its usage exactly once."""
@@ -534,7 +536,7 @@ class _Asking:
                     failure = error
                     ours = None if error is heard.error else error
                     raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # C6a: whatever its type, it is the provider's failure
             failure = error
         if ours is not None:
             raise ours
@@ -644,7 +646,7 @@ class _Heard:
     finish: str | None = None
     error: Exception | None = None
 
-    async def source(self, events: Any) -> AsyncIterator[ModelEvent]:
+    async def source(self, events: Any) -> AsyncGenerator[ModelEvent, None]:
         """Yield a model's events, taking note of each.
 
         Raises: what the model raises; `ModelUnavailable` if it ends without saying that it is complete.
@@ -721,5 +723,3 @@ class _Pieces:
         self.id = self.id or event.id
         self.name = self.name or event.name or ""
         self.arguments.append(event.arguments)
-
-

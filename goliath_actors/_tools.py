@@ -18,6 +18,7 @@ import trio
 from ._budget import ContentBudgets
 from ._frozen import FrozenDict, freeze, thaw
 from ._json import snapshot
+from ._panel import RunStopped
 from ._request import counting
 from ._text import clip, fit_content, summarise
 from ._work import Work
@@ -37,12 +38,15 @@ __all__ = [
     "confirm",
     "execute",
     "gate",
+    "invoke",
     "record",
     "run_call",
 ]
 
 RESULT_CHARS = 600  # characters of a result in summary mode, whoever wrote it
 REASON_CHARS = 160  # characters of an error or of a denial's reason inside a result
+
+INVOKE_WINDOW = 4096  # tokens that bound a result where no loop says how large its window is
 
 UNFINISHED = "Execution did not complete; it may have taken effect."
 UNPROCESSED = "Executed; its output was not processed."
@@ -509,3 +513,26 @@ async def _after_tools(work: Work, call: Call) -> None:
         arguments = json.dumps(call.input, ensure_ascii=False)
         made = ToolCall(call.call_id, call.tool.name, arguments, call.input)
         await work.panel.observe("after_tools", AfterTools((made,), (call.result,)))
+
+
+async def invoke(work: Work, name: str, input: Mapping[str, Any]) -> ToolOutcome:
+    """Call one tool outside a run, through the same gate (H12).
+
+    Returns: how it went. A denial, a refusal and a `Stop` are outcomes.
+
+    Raises: `ToolInputError` for arguments that do not fit; `GoliathExtensionError`; what `confirm` raised.
+
+    Cancellation: the tool unwinds; a write that had begun may have happened.
+    """
+    tool = work.tools[name]
+    if work.window <= 0:  # the loop's window is a callable, which is asked by runs
+        work.window = INVOKE_WINDOW
+    call = Call(f"{work.journal.run_id}.1", tool, "", tool.check(input))
+    try:
+        await run_call(work, call)
+    except RunStopped as stop:
+        return ToolOutcome("skipped", reason="policy", extension=stop.stopped.extension)
+    if call.invalid is not None:
+        raise ToolInputError(name, (call.invalid,))
+    assert call.outcome is not None
+    return call.outcome

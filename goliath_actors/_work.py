@@ -63,6 +63,8 @@ class Work:
     messages: tuple[Message, ...] = ()
     finish_timeout: float | None = None
     record: Record = attrs.Factory(Record)
+    # Set once what the run did is in the record, or an extension did not want it there: nothing is kept twice.
+    kept: bool = False
     # Names of all the agent's tools, also those that `before_run` took away: a filter that names one is no mistake (H9).
     known: frozenset[str] = attrs.Factory(lambda self: frozenset(self.tools), takes_self=True)
 
