@@ -111,6 +111,7 @@ def _parameters(native: Any, options: dict[str, Any]) -> Any:  # Any: compiled o
     parameters.n_ctx = options["n_parallel"] * options["context"]  # the server divides it among the slots
     parameters.fit_params = False  # rather fail than shrink the context that was asked for
     parameters.cache_ram_mib = 0  # its default keeps up to 8 GiB of old prompts
+    parameters.cache_idle_slots = False  # needs that cache, and warns without it
     parameters.n_batch = parameters.n_ubatch = _BATCH
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = options["threads"]
     return parameters

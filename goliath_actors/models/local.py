@@ -1,8 +1,8 @@
 """A real language model on this machine, for tests and demonstrations that must need no network.
 
-Side door of floor 2. `open_local_server` runs llama.cpp's OpenAI-compatible server on loopback, in a child process, with
-weights that come out of an installed package; `OpenAIChat(server.model, base_url=server.base_url)` talks to it. The
-extra `local` brings both packages, and nothing of them is imported here.
+Side door of floor 2. `open_local_server` runs llama.cpp's OpenAI-compatible server on loopback, in a child process,
+with weights that come out of an installed package; `OpenAIChat(server.model, base_url=server.base_url)` talks to it.
+The extra `local` brings both packages, and nothing of them is imported here.
 """
 
 # Why a process and not the native server inside this one: a crash or a hang in native code cannot take the program
@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import IO, Any, final
 
 import attrs
-import httpx2
 import trio
 
-from ..errors import ConfigError, ModelUnavailable
+from goliath_actors.errors import ConfigError, ModelUnavailable
+
+from ._http import httpx, ssl_context
 
 __all__ = ["LocalServer", "Slots", "missing_packages", "open_local_server"]
 
@@ -41,6 +42,7 @@ _LOG_LINES = 20
 _LOG_BYTES = 16_384
 _ANSWER_SECONDS = 10.0
 _POLL_SECONDS = 0.02
+_LONGEST_POLL_SECONDS = 1.28
 
 
 @attrs.frozen
@@ -65,14 +67,15 @@ class LocalServer:
     n_parallel: int
     context: int
     pid: int
-    _client: httpx2.AsyncClient = attrs.field(repr=False)
+    _client: httpx.AsyncClient = attrs.field(repr=False)
     _log: IO[bytes] = attrs.field(repr=False)
 
     async def slots(self) -> Slots:
         """Ask the server how many of its slots are generating.
 
-        A slot whose client left is given back within milliseconds while it streams, and within about a second, or the
-        time that one batch of the prompt takes, otherwise.
+        A slot whose client left is given back within milliseconds where the reply streams. A request that does not
+        stream is looked after only when the server has had nothing else to do for a second, this question included:
+        while it is asked more often, such a reply is generated to its end.
 
         Raises:
           ModelUnavailable: the server does not answer within 10 s; its last log lines are in the message.
@@ -80,9 +83,9 @@ class LocalServer:
         Cancellation: a checkpoint; nothing is left behind.
         """
         try:
-            response = await self._client.get("/slots")
+            response = await self._client.get(f"{self.base_url.removesuffix('/v1')}/slots")
             response.raise_for_status()
-        except httpx2.HTTPError as error:
+        except httpx.HTTPError as error:
             raise ModelUnavailable(_told(f"the local model server does not answer ({error!r})", self._log)) from error
         rows = response.json()
         return Slots(busy=sum(row["is_processing"] for row in rows), total=len(rows))
@@ -90,13 +93,18 @@ class LocalServer:
     async def wait_idle(self) -> None:
         """Return when no slot is generating; give it a deadline of your own.
 
+        Asks at growing intervals, at last longer than a second, so that requests which do not stream are noticed to
+        have been left (see `slots`).
+
         Raises:
           ModelUnavailable: as `slots`.
 
         Cancellation: a checkpoint; nothing is left behind.
         """
+        pause = _POLL_SECONDS
         while (await self.slots()).busy:
-            await trio.sleep(_POLL_SECONDS)
+            await trio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_POLL_SECONDS)
 
     def log_tail(self) -> str:
         """Return the last lines of the server's log, at most 20: its warnings and errors."""
@@ -140,12 +148,11 @@ async def open_local_server(
 
     Cancellation: the process is killed and waited for, at any moment, also while it starts.
     """
-    needed = dict(_PACKAGES) if weights is None else {"xllamacpp": _PACKAGES["xllamacpp"]}
-    _require(needed)
     if n_parallel < 1 or threads < 1:
         raise ConfigError(f"n_parallel ({n_parallel}) and threads ({threads}) must be 1 or more")
     if context < _LEAST_CONTEXT:
         raise ConfigError(f"context is {context} tokens; the server needs {_LEAST_CONTEXT} or more for each ask")
+    _require(_PACKAGES if weights is None else {"xllamacpp": "xllamacpp"})
     folder = Path(cache) if cache is not None else _cache_folder()
     model = _PACKAGED_MODEL if weights is None else Path(weights).stem
     options: dict[str, Any] = {  # Any: JSON for the child
@@ -160,38 +167,15 @@ async def open_local_server(
     command = [sys.executable, "-P", os.fspath(_CHILD), json.dumps(options)]
     # The log is a file without a name and not a pipe: nobody has to keep reading it, and nobody has to remove it.
     with tempfile.TemporaryFile() as log:
-        async with _open_child(command, log, folder) as process:
-            with trio.move_on_after(start_timeout) as limit:
-                root = await _wait_listening(process, log)
-                client = httpx2.AsyncClient(
-                    base_url=root,
-                    trust_env=False,  # a proxy that the environment names must not see loopback
-                    timeout=_ANSWER_SECONDS,
-                    limits=httpx2.Limits(
-                        max_keepalive_connections=0
-                    ),  # a kept connection would hold one of its threads
-                )
-            if limit.cancelled_caught:
-                raise _start_failed(f"did not start within {start_timeout:g} s", log)
-            try:
-                with trio.move_on_after(limit.deadline - trio.current_time()) as limit:
-                    await _wait_healthy(client, log)
-                if limit.cancelled_caught:
-                    raise _start_failed(f"was not healthy within {start_timeout:g} s", log)
-                yield LocalServer(f"{root}/v1", model, n_parallel, context, process.pid, client, log)
-            finally:
-                with trio.CancelScope(shield=True):
-                    await client.aclose()
+        async with _open_child(command, log, folder) as process, _open_client() as client:
+            root = await _started(process, client, log, start_timeout)
+            yield LocalServer(f"{root}/v1", model, n_parallel, context, process.pid, client, log)
 
 
 @asynccontextmanager
 async def _open_child(command: Sequence[str], log: IO[bytes], folder: Path) -> AsyncIterator[trio.Process]:
     await trio.lowlevel.checkpoint()  # somebody who is cancelled already starts nothing
-    # Shielded: once there is a process, its handle must come back, or nobody could end it.
-    with trio.CancelScope(shield=True):
-        process = await trio.lowlevel.open_process(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.fileno()
-        )
+    process = await _spawn(command, log)
     try:
         yield process
     finally:
@@ -204,9 +188,42 @@ async def _open_child(command: Sequence[str], log: IO[bytes], folder: Path) -> A
         (folder / f"{process.pid}.partial").unlink(missing_ok=True)
 
 
+async def _spawn(command: Sequence[str], log: IO[bytes]) -> trio.Process:
+    # Shielded: once there is a process, its handle must come back, or nobody could end it.
+    with trio.CancelScope(shield=True):
+        return await trio.lowlevel.open_process(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.fileno()
+        )
+    raise AssertionError("unreachable: nothing cancels this scope")
+
+
+@asynccontextmanager
+async def _open_client() -> AsyncIterator[httpx.AsyncClient]:
+    client = httpx.AsyncClient(
+        verify=ssl_context(),  # not used on loopback; a context of its own would be loaded from disk
+        trust_env=False,  # a proxy that the environment names must not see loopback
+        timeout=_ANSWER_SECONDS,
+        limits=httpx.Limits(max_keepalive_connections=0),  # a kept connection would hold one of the server's threads
+    )
+    try:
+        yield client
+    finally:
+        with trio.CancelScope(shield=True):
+            await client.aclose()
+
+
+async def _started(process: trio.Process, client: httpx.AsyncClient, log: IO[bytes], start_timeout: float) -> str:
+    """Return the server's address once it is healthy."""
+    with trio.move_on_after(start_timeout):
+        root = await _wait_listening(process, log)
+        await _wait_healthy(client, root, log)
+        return root
+    raise _start_failed(f"was not ready within {start_timeout:g} s", log)
+
+
 async def _wait_listening(process: trio.Process, log: IO[bytes]) -> str:
     """Return the server's address, as the child reports it."""
-    assert process.stdout is not None  # asked for by _open_child
+    assert process.stdout is not None  # asked for by _spawn
     line = b""
     while not line.endswith(b"\n"):
         piece = await process.stdout.receive_some()
@@ -216,11 +233,11 @@ async def _wait_listening(process: trio.Process, log: IO[bytes]) -> str:
     return line.decode().strip()
 
 
-async def _wait_healthy(client: httpx2.AsyncClient, log: IO[bytes]) -> None:
+async def _wait_healthy(client: httpx.AsyncClient, root: str, log: IO[bytes]) -> None:
     try:
-        while (await client.get("/health")).status_code != httpx2.codes.OK:
+        while (await client.get(f"{root}/health")).status_code != httpx.codes.OK:  # noqa: ASYNC110 - HTTP has no event
             await trio.sleep(_POLL_SECONDS)
-    except httpx2.HTTPError as error:
+    except httpx.HTTPError as error:
         raise _start_failed(f"does not answer ({error!r})", log) from error
 
 
