@@ -5,9 +5,23 @@ Floor 1½. `@tool` makes a `Tool` from a function; `Tool(...)` by hand takes a J
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+import copy
+import inspect
+import math
+import re
+import sys
+import types
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar, Union, cast, final, overload
 
 import attrs
+
+from ._frozen import FrozenDict, freeze, thaw
+from ._json import json_problem, snapshot
+from ._schema import Checked, InputProblems, RawSchema, Signature, read_function
+from .errors import ConfigError, ToolInputError
+from .values import Exchange, Step
 
 __all__ = [
     "CheckedInput",
@@ -22,8 +36,11 @@ __all__ = [
     "tool",
 ]
 
-# Any as a default lets applications without a context type leave it out.
+# Any, below: the application's context, what its tools take and return, and JSON data.
 C = TypeVar("C")
+
+# The planned loop's argument schema has a field of this name, for values that the model could not find.
+_RESERVED: Final = frozenset({"missing"})
 
 
 @attrs.frozen
@@ -81,4 +98,372 @@ def approve_all(request: ConfirmRequest) -> bool:
     return True
 
 
-class Tool: ...
+# --- what a tool gets -----------------------------------------------------------------------------------------------
+
+
+@final
+@attrs.frozen(eq=False, kw_only=True)
+class ToolContext(Generic[C]):
+    """What a tool may know and do besides its arguments. Read-only; made by the runtime, or by a test with defaults.
+
+    `context` is the application's object of this run; `steps` are the run's steps so far, `recent` the remembered
+    exchanges; `result_budget` is what a result may take in tokens, in content mode.
+    """
+
+    context: C = attrs.field(default=cast(Any, None))
+    run_id: str = "run"
+    conversation_id: str | None = None
+    call_id: str = "call"
+    steps: tuple[Step, ...] = attrs.field(default=(), converter=tuple)
+    recent: tuple[Exchange, ...] = attrs.field(default=(), converter=tuple)
+    result_budget: int = 512
+    _submit: Callable[..., Any] | None = attrs.field(default=None, repr=False)
+    _suspend: Callable[[Any], Awaitable[Any]] | None = attrs.field(default=None, repr=False)
+
+    def submit(self, ask: str, **options: Any) -> Any:
+        """Submit another ask, as `Runtime.submit` does, and return its `Run`. Never waits.
+
+        Raises: what `Runtime.submit` raises; ConfigError where no runtime stands behind this context.
+        """
+        if self._submit is None:
+            raise ConfigError("submit: no runtime stands behind this context; pass `submit=` when making one by hand")
+        return self._submit(ask, **options)
+
+    async def suspend(self, payload: Any = None) -> Any:
+        """Let the run wait for an answer from outside, holding no task; `payload` says what is asked.
+
+        Returns: the answer, when the conversation is resumed; the tool is entered again from its beginning for that.
+
+        Raises: ConfigError where the run cannot wait.
+
+        Cancellation: passes; suspending itself ends the run in good order, nothing is left behind.
+        """
+        if self._suspend is None:
+            raise ConfigError("suspend works only under a ToolLoop: a planned run cannot wait for an answer")
+        return await self._suspend(payload)
+
+
+@attrs.frozen(eq=False)
+class CheckedInput:
+    """Arguments that fit. `data` is the plain, coerced JSON that is shown everywhere; `kwargs` are the typed values."""
+
+    data: FrozenDict
+    kwargs: Mapping[str, Any] = attrs.field(repr=False)
+
+
+# --- the tool -------------------------------------------------------------------------------------------------------
+
+
+def _check_name(name: object) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError(f"a tool needs a name that is not blank, not {name!r}; pass name=...")
+    if name.split() != [name] or not name.isprintable() or name.startswith("<"):
+        raise ConfigError(f"{name!r} cannot name a tool: no spaces, no control characters; pass name=...")
+    return name
+
+
+def _names(requires: Iterable[str | Tool]) -> tuple[str, ...]:
+    if isinstance(requires, (str, Tool)):
+        raise ConfigError(f"requires={requires!r}: give a tuple of tool names, as in ({requires!r},)")
+    return tuple(_check_name(item.name if isinstance(item, Tool) else item) for item in requires)
+
+
+@final
+@attrs.frozen(eq=False, kw_only=True, repr=False)
+class Tool:
+    """Something a model may ask for. Frozen; can be shared by agents, runs and runtimes.
+
+    Arguments:
+      name: how the model calls it.
+      description: what it does, in the model's words; never blank.
+      parameters: JSON schema of an object; references inside it only. The default takes no input.
+      execute: called with the input, a plain dict, and the context if it has a second parameter; sync (then it runs in
+        a worker thread) or async. What it returns is the raw output.
+      parse: makes of the checked input, a dict, what `execute` gets instead. Runs once per check; a ValueError out of
+        it is told to the model.
+      writes: whether it changes anything; a write is confirmed, and never repeated.
+      requires: names of tools that must have been executed before in the same run.
+      resolve_input: `(input, ctx)`, sync or async; puts real values in place of references.
+      to_model_output: `(output)`, sync; puts the raw output into words.
+      output_mode: `"summary"` (600 characters) or `"content"` (a share of the window, in tokens).
+      sequential: never runs beside another tool of the same round.
+      timeout: seconds for one execution; None, no limit.
+      confirm: True asks a person also before a read.
+      on_output: `(output, ctx)`, sync or async; told each output, changes nothing.
+
+    Raises: ConfigError for anything that could not work.
+    """
+
+    name: str = attrs.field(converter=_check_name)
+    description: str
+    parameters: Mapping[str, Any] = attrs.field(factory=dict, converter=freeze)
+    execute: Callable[..., Any]
+    parse: Callable[[dict[str, Any]], Any] | None = None
+    writes: bool = False
+    requires: tuple[str, ...] = attrs.field(default=(), converter=_names)
+    resolve_input: Callable[..., Any] | None = None
+    to_model_output: Callable[[Any], str] | None = None
+    output_mode: Literal["summary", "content"] = "summary"
+    sequential: bool = False
+    timeout: float | None = None
+    confirm: bool | None = None
+    on_output: Callable[..., Any] | None = None
+    # Set by `tool`; a tool made by hand has its schema instead.
+    _signature: Signature | None = attrs.field(default=None, alias="_signature")
+    descriptor: ToolDescriptor = attrs.field(init=False)
+    takes_no_input: bool = attrs.field(init=False)
+    is_async: bool = attrs.field(init=False)
+    _raw: RawSchema | None = attrs.field(init=False)
+    _takes_context: bool = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        _check_settings(self)
+        put = object.__setattr__
+        signature = self._signature
+        if signature is None:
+            put(self, "parameters", _object_schema(self.name, self.parameters))
+            put(self, "_raw", RawSchema(self.parameters, f"the tool {self.name!r}"))
+            put(self, "_takes_context", _takes_second(self.execute, self.name))
+            put(self, "is_async", _is_async(self.execute))
+        else:
+            put(self, "_raw", None)
+            put(self, "_takes_context", signature.takes_context)
+            put(self, "is_async", signature.is_async)
+        put(self, "descriptor", ToolDescriptor(self.name, self.description, self.writes))
+        put(self, "takes_no_input", _is_empty(self.parameters))
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name!r}{' writes' if self.writes else ''}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, as if it had never been made a tool. For tests and for other code."""
+        return self.execute(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Tool:
+        """Bind a tool made from a method to its object. Tools made from plain functions are returned as they are."""
+        signature = self._signature
+        if instance is None or signature is None or not signature.takes_self:
+            return self
+        bound = types.MethodType(self.execute, instance)
+        return attrs.evolve(self, execute=bound, _signature=attrs.evolve(signature, takes_self=False))
+
+    def check(self, raw: Any) -> CheckedInput:
+        """Check and type the arguments of one call; every transform in the schema runs once.
+
+        Arguments: `raw`, a JSON object, from a model or from a hook; it is not kept.
+
+        Raises: ToolInputError that names every problem, unknown arguments and input that is no object included.
+        """
+        try:
+            if self._raw is None:
+                assert self._signature is not None
+                checked = self._signature.parameters.check(raw)
+                return CheckedInput(freeze(checked.data), checked.value)
+            checked = self._raw.check(raw)
+            if self.parse is not None:
+                checked = _parsed(self.parse, checked.data)
+        except InputProblems as error:
+            raise ToolInputError(self.name, error.problems) from error
+        return CheckedInput(freeze(checked.data), {"input": checked.value})
+
+    def start(self, checked: CheckedInput, ctx: ToolContext[Any]) -> Any:
+        """Call the function with argument values of its own: what it does to them is seen by nobody else.
+
+        Arguments: `checked`, from this tool's `check`; `ctx` is passed on if the function takes a context.
+
+        Returns: what the function returned: an awaitable if it is async.
+
+        Raises: what the function raised; ConfigError for a method that was never bound to an object.
+        """
+        if self._signature is not None and self._signature.takes_self:
+            raise ConfigError(f"{self.name} is a method of a class; add the tool of an object, as in `kit.{self.name}`")
+        values: dict[str, Any] = copy.deepcopy(dict(checked.kwargs))
+        if self._raw is not None:
+            return self.execute(values["input"], ctx) if self._takes_context else self.execute(values["input"])
+        return self.execute(ctx, **values) if self._takes_context else self.execute(**values)
+
+
+def _check_settings(tool: Tool) -> None:
+    what = f"the tool {tool.name!r}"
+    if not isinstance(tool.description, str) or not tool.description.strip():
+        raise ConfigError(
+            f"{what} has no description; a model must be told what it does: write a docstring or pass one"
+        )
+    for name in ("writes", "sequential"):
+        if not isinstance(getattr(tool, name), bool):
+            raise ConfigError(f"{what}: {name} must be True or False, not {getattr(tool, name)!r}")
+    if tool.confirm is not None and not isinstance(tool.confirm, bool):
+        raise ConfigError(f"{what}: confirm must be True, False or None, not {tool.confirm!r}")
+    if tool.output_mode not in ("summary", "content"):
+        raise ConfigError(f'{what}: output_mode must be "summary" or "content", not {tool.output_mode!r}')
+    timeout = tool.timeout
+    if timeout is not None and (
+        isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf
+    ):
+        raise ConfigError(f"{what}: timeout must be a positive number of seconds or None, not {timeout!r}")
+    for name in ("execute", "parse", "resolve_input", "to_model_output", "on_output"):
+        value = getattr(tool, name)
+        if not callable(value) and (value is not None or name == "execute"):
+            raise ConfigError(f"{what}: {name} must be callable, not {value!r}")
+    for name in ("parse", "to_model_output"):
+        if _is_async(getattr(tool, name)):
+            raise ConfigError(f"{what}: {name} must not be async; it is called where nothing may wait")
+    if tool.name in tool.requires:
+        raise ConfigError(f"{what} requires itself, so it could never be used")
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        inspect.getattr_static(type(function), "__call__", None)
+    )
+
+
+def _object_schema(name: str, schema: Any) -> FrozenDict:
+    """Return the schema with its type said, checked to be one of an object."""
+    if not isinstance(schema, Mapping):
+        raise ConfigError(f"the tool {name!r}: parameters must be a JSON schema as a mapping, not {schema!r}")
+    if not schema:
+        schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    if schema.get("type", "object") != "object":
+        raise ConfigError(
+            f'the tool {name!r}: the schema of parameters must have type "object", not {schema["type"]!r}'
+        )
+    for reserved in _RESERVED & set(schema.get("properties") or ()):
+        raise ConfigError(
+            f"the tool {name!r}: parameter {reserved!r} has a name that planned loops use for values they could not "
+            "find; rename it"
+        )
+    return cast(FrozenDict, freeze({"type": "object", **schema}))
+
+
+# Keywords that can ask for input although there are no properties.
+_ASKING: Final = frozenset(
+    {"patternProperties", "required", "allOf", "anyOf", "oneOf", "$ref", "minProperties", "if", "propertyNames"}
+)
+
+
+def _is_empty(schema: Mapping[str, Any]) -> bool:
+    return (
+        not schema.get("properties")
+        and not isinstance(schema.get("additionalProperties"), Mapping)
+        and schema.get("additionalProperties") is not True
+        and not any(schema.get(keyword) for keyword in _ASKING)
+    )
+
+
+def _takes_second(function: Any, name: str) -> bool:
+    """Say whether `execute` takes the context behind the input.
+
+    Raises: ConfigError if it cannot be called with the input at all.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return False  # some built-in callables do not tell; they get the input alone
+    positional = [p for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values())
+    second = positional[1] if len(positional) > 1 else None
+    takes = rest or (second is not None and (second.default is second.empty or second.name == "ctx"))
+    try:
+        signature.bind(*(("input", "ctx") if takes else ("input",)))
+    except TypeError as error:
+        raise ConfigError(
+            f"the tool {name!r}: execute must take (input) or (input, ctx): {error}; for a function with named "
+            "parameters use @tool"
+        ) from error
+    return takes
+
+
+def _parsed(parse: Callable[[dict[str, Any]], Any], data: dict[str, Any]) -> Checked:
+    try:
+        value = parse(thaw(data))
+    except Exception as error:
+        raise InputProblems([str(error).strip() or type(error).__name__]) from error
+    shown = snapshot(value)
+    if not isinstance(shown, dict) or not set(data) <= set(shown) or json_problem(shown) is not None:
+        return Checked(data, value)  # a value of another shape: the input is shown as it was given
+    return Checked({key: shown[key] for key in data}, value)
+
+
+# --- the decorator --------------------------------------------------------------------------------------------------
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    writes: bool = False,
+    requires: Iterable[str | Tool] = (),
+    resolve_input: Callable[..., Any] | None = None,
+    to_model_output: Callable[[Any], str] | None = None,
+    output_mode: Literal["summary", "content"] = "summary",
+    sequential: bool = False,
+    timeout: float | None = None,
+    confirm: bool | None = None,
+    on_output: Callable[..., Any] | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    **settings: Any,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool from a function: its name, its description and its schema come from the signature and the docstring.
+
+    Used bare, with keywords, or as a plain call on a method, a `functools.partial` or a callable object. A first
+    parameter annotated `ToolContext`, or named `ctx` without annotation, gets the context and is no part of the schema.
+    Parameters are described by `Annotated[..., msgspec.Meta(description=...)]`, `Annotated[..., "text"]`, or the
+    docstring's section "Args:". In a class body the tool is bound to its object when it is read from one.
+
+    Arguments: as for `Tool`.
+
+    Raises: ConfigError that names the parameter and the function, for what has no schema: no annotation, `*args`,
+    `**kwargs`, positional-only parameters, types that JSON cannot express; for a parameter named `missing`, which
+    planned loops need for themselves; for a blank name or description and for settings that could not work.
+    """
+
+    def make(wanted: Callable[..., Any], names: Mapping[str, Any]) -> Tool:
+        if isinstance(wanted, Tool):
+            raise ConfigError(f"{wanted!r} is a tool already")
+        signature = read_function(wanted, is_context=_is_context, names=names, reserved=_RESERVED)
+        return Tool(
+            name=signature.name if name is None else name,
+            description=signature.description if description is None else description,
+            parameters=signature.parameters.schema,
+            execute=_callable(wanted),
+            _signature=signature,
+            **settings,
+        )
+
+    # String annotations may name what is local to where the decorator stands.
+    if function is not None:
+        return make(function, sys._getframe(1).f_locals)
+    return lambda wanted: make(wanted, sys._getframe(1).f_locals)
+
+
+def _callable(function: Any) -> Callable[..., Any]:
+    return cast("Callable[..., Any]", function.__func__ if isinstance(function, staticmethod) else function)
+
+
+_CONTEXT_TEXT: Final = re.compile(r"""["']?(?:\w+\.)*(?:Annotated\[\s*(?:\w+\.)*)?ToolContext\b""")
+
+
+def _is_context(annotation: Any) -> bool:
+    """Say whether an annotation, or its text, is a tool's context."""
+    if isinstance(annotation, str):
+        return _CONTEXT_TEXT.match(annotation) is not None
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        return _is_context(typing.get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return any(_is_context(item) for item in typing.get_args(annotation))
+    return (origin or annotation) is ToolContext

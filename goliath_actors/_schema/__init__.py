@@ -1,0 +1,24 @@
+"""From Python types and functions to JSON schemas, and from a model's JSON to typed values.
+
+Floor 1. One room in a folder: readers of types, parameters of functions, schemas from elsewhere, structured answers.
+"""
+
+from ._functions import Parameter, Parameters
+from ._output import OutputSchema
+from ._problems import Checked, InputProblems, at
+from ._raw import RawSchema
+from ._readers import schema_of
+from ._signature import Signature, read_function
+
+__all__ = [
+    "Checked",
+    "InputProblems",
+    "OutputSchema",
+    "Parameter",
+    "Parameters",
+    "RawSchema",
+    "Signature",
+    "at",
+    "read_function",
+    "schema_of",
+]

@@ -1,0 +1,256 @@
+"""Readers: from a type to its JSON schema, and from plain JSON data to its values.
+
+Floor 1. msgspec reads attrs classes, dataclasses, structs, typed dicts, enums and literals; what only pydantic
+understands is given to pydantic, which is never imported otherwise.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import operator
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Annotated, Any, Final, Union, final
+
+import msgspec
+
+from goliath_actors._frozen import freeze, thaw
+from goliath_actors._json import json_problem
+from goliath_actors.errors import ConfigError
+
+from ._flat import flatten
+from ._problems import MISSING, Checked, InputProblems, Reader, at, one_line
+
+# Any, below: annotations, which may be any object, and JSON data of any shape.
+
+_LISTS: Final = (list, set, frozenset, Sequence, Set)
+
+
+def schema_of(annotation: Any) -> dict[str, Any]:
+    """Return the JSON schema of a type, with definitions written out where they are not recursive.
+
+    Raises: ConfigError if the type has no JSON schema.
+    """
+    return thaw(reader_of(annotation).schema)  # type: ignore[no-any-return]  # thaw of a mapping is a dict
+
+
+def reader_of(annotation: Any) -> Reader:
+    """Return the reader for a type.
+
+    Raises: ConfigError if the type has no JSON schema.
+    """
+    if _speaks_pydantic(annotation):
+        return _PydanticReader(annotation)
+    return TypeReader(annotation)
+
+
+# --- types that msgspec knows ---------------------------------------------------------------------------------------
+
+
+@final
+class TypeReader:
+    """Reads a type with msgspec, lax about numbers sent as strings, strict about everything else."""
+
+    def __init__(self, annotation: Any) -> None:
+        self._type = annotation
+        definitions: dict[str, Any] = {}
+
+        def hook(foreign: type) -> dict[str, Any]:
+            make = getattr(foreign, "model_json_schema", None)
+            if make is None or not callable(getattr(foreign, "model_validate", None)):
+                raise NotImplementedError
+            made: dict[str, Any] = dict(make())
+            definitions.update(made.pop("$defs", {}))
+            return made
+
+        try:
+            (schema,), found = msgspec.json.schema_components((_dated(annotation),), schema_hook=hook)
+        except (TypeError, ValueError, NotImplementedError, NameError) as error:
+            raise ConfigError(f"{_type_name(annotation)} has no JSON schema ({one_line(error)})") from error
+        definitions.update(found)
+        self.schema: Mapping[str, Any] = freeze(flatten(schema, definitions))
+
+    def read(self, raw: Any, path: str) -> Checked:
+        """See `Reader.read`."""
+        try:
+            value = _convert(raw, self._type)
+            data = msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=_encode)
+        except Exception as error:  # a class's own converter may raise anything: its word is the problem
+            found = list(_diagnose(raw, self._type, path))
+            raise InputProblems(found or [_problem(error, path)]) from error
+        data = _project(raw, data)
+        problem = json_problem(data)  # "nan" becomes a float of that name
+        if problem is not None:
+            raise InputProblems([at(path, problem)])
+        return Checked(data, value)
+
+
+def _convert(raw: Any, annotation: Any) -> Any:
+    return msgspec.convert(raw, annotation, strict=False, str_keys=True, dec_hook=_decode)
+
+
+def _decode(annotation: Any, raw: Any) -> Any:
+    return annotation.model_validate(raw)
+
+
+def _encode(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    if dump is None:
+        raise TypeError(f"{type(value).__name__} is no JSON data")
+    return dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def _project(raw: Any, data: Any) -> Any:
+    """Return `data`, the coerced form of `raw`, with only those fields that were given: defaults are not shown (H6)."""
+    if isinstance(raw, dict) and isinstance(data, dict):
+        return {key: _project(item, data[key]) for key, item in raw.items() if key in data}
+    if isinstance(raw, list) and isinstance(data, list) and len(raw) == len(data):
+        return [_project(old, new) for old, new in zip(raw, data, strict=True)]
+    return data
+
+
+def _dated(annotation: Any) -> Any:
+    """Return the annotation with a format for date-times, about which msgspec's schemas say nothing."""
+    if annotation is datetime.datetime:
+        return Annotated[annotation, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return functools.reduce(operator.or_, (_dated(arg) for arg in args))
+    if origin is list:
+        return list[_dated(args[0])]  # type: ignore[misc]  # built at run time, for msgspec alone
+    if origin is Annotated:
+        return Annotated[(_dated(args[0]), *args[1:])]
+    return annotation
+
+
+def _diagnose(raw: Any, annotation: Any, path: str) -> Iterator[str]:
+    """Yield every problem of data that did not convert, where msgspec stops at the first.
+
+    Goes down by structure and converts only what has none, so that a class's own transforms are not run again.
+    """
+    annotation = _bare(annotation, raw)
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if isinstance(raw, list) and args and (origin in _LISTS or (origin is tuple and args[1:] == (...,))):
+        for position, item in enumerate(raw):
+            yield from _diagnose(item, args[0], f"{path}[{position}]")
+        return
+    if isinstance(raw, dict) and origin in (dict, Mapping) and len(args) == 2:
+        for key, item in raw.items():
+            yield from _diagnose(item, args[1], f"{path}.{key}" if path else key)
+        return
+    fields = _fields_of(annotation)
+    if isinstance(raw, dict) and fields is not None:
+        for name, (kind, required) in fields.items():
+            inner = f"{path}.{name}" if path else name
+            if name in raw:
+                yield from _diagnose(raw[name], kind, inner)
+            elif required:
+                yield at(inner, MISSING)
+        return
+    try:
+        _convert(raw, annotation)
+    except Exception as error:  # noqa: BLE001 - as in read
+        yield _problem(error, path, annotation)
+
+
+def _bare(annotation: Any, raw: Any) -> Any:
+    """Return what matters for `raw` of an annotation: without metadata, and without None where `raw` is something."""
+    while typing.get_origin(annotation) is Annotated and _fields_of(typing.get_args(annotation)[0]) is not None:
+        annotation = typing.get_args(annotation)[0]
+    if typing.get_origin(annotation) in (Union, types.UnionType) and raw is not None:
+        rest = [arg for arg in typing.get_args(annotation) if arg is not types.NoneType]
+        if len(rest) == 1:
+            return _bare(rest[0], raw)
+    return annotation
+
+
+def _fields_of(annotation: Any) -> dict[str, tuple[Any, bool]] | None:
+    """Return the fields of a record type by the names they have in JSON: type, and whether required. Else None."""
+    if not isinstance(annotation, type):
+        return None
+    try:
+        info = msgspec.inspect.type_info(annotation)
+        if not isinstance(
+            info, (msgspec.inspect.StructType, msgspec.inspect.DataclassType, msgspec.inspect.TypedDictType)
+        ) or getattr(info, "array_like", False):
+            return None
+        hints = typing.get_type_hints(annotation, include_extras=True)
+        return {field.encode_name: (hints[field.name], field.required) for field in info.fields}
+    except (TypeError, NameError, KeyError):
+        return None
+
+
+def _problem(error: Exception, path: str, annotation: Any = None) -> str:
+    text = one_line(error) if isinstance(error, msgspec.ValidationError) else f"{type(error).__name__}: {error}"
+    text, _, place = text.partition(" - at `$")
+    text = text.replace("`", "")
+    if text.startswith(("Expected", "Invalid")):
+        text = text[0].lower() + text[1:]
+    if text.startswith("invalid enum value") and annotation is not None:
+        allowed = TypeReader(annotation).schema.get("enum", ())
+        text += f"; allowed are {', '.join(map(repr, allowed))}" if allowed else ""
+    return at((path + place.rstrip("`")).lstrip("."), text)
+
+
+def _type_name(annotation: Any) -> str:
+    return annotation.__qualname__ if isinstance(annotation, type) else str(annotation)
+
+
+# --- types that pydantic knows --------------------------------------------------------------------------------------
+
+
+def _speaks_pydantic(annotation: Any) -> bool:
+    """Say whether an annotation holds a pydantic model or pydantic's own metadata at any depth."""
+    pending, seen = [annotation], 0
+    while pending and seen < 1_000:
+        seen += 1
+        item = pending.pop()
+        pending.extend(typing.get_args(item))
+        pending.extend(getattr(item, "__metadata__", ()))
+        kinds = item.__mro__ if isinstance(item, type) else type(item).__mro__
+        if any(kind.__module__.partition(".")[0] == "pydantic" for kind in kinds):
+            return True
+    return False
+
+
+@final
+class _PydanticReader:
+    """Reads a type that pydantic alone understands. Its transforms run once a read."""
+
+    def __init__(self, annotation: Any) -> None:
+        import pydantic  # here: whoever annotates with it has it; nobody else pays for it
+
+        try:
+            self._adapter: Any = pydantic.TypeAdapter(annotation)
+            schema = self._adapter.json_schema()
+        except Exception as error:
+            raise ConfigError(f"{_type_name(annotation)} has no JSON schema ({one_line(error)})") from error
+        definitions = schema.pop("$defs", {})
+        self.schema: Mapping[str, Any] = freeze(flatten(schema, definitions))
+
+    def read(self, raw: Any, path: str) -> Checked:
+        """See `Reader.read`."""
+        try:
+            value = self._adapter.validate_python(raw)
+            data = self._adapter.dump_python(value, mode="json", by_alias=True, exclude_unset=True, warnings=False)
+        except Exception as error:  # a validator may raise anything: its word is the problem
+            raise InputProblems(_pydantic_problems(error, path)) from error
+        problem = json_problem(data)
+        if problem is not None:
+            raise InputProblems([at(path, problem)])
+        return Checked(data, value)
+
+
+def _pydantic_problems(error: Exception, path: str) -> list[str]:
+    errors: Any = getattr(error, "errors", None)
+    if errors is None:
+        return [at(path, f"{type(error).__name__}: {error}")]
+    found = []
+    for entry in errors():
+        place = path
+        for part in entry["loc"]:
+            place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else str(part)
+        found.append(at(place, entry["msg"]))
+    return found
