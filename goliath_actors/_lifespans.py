@@ -77,8 +77,8 @@ async def hold_all(managers: Sequence[AbstractAsyncContextManager[Any]]) -> Asyn
                     await holder.left.wait()
     errors = [holder.error for holder in reversed(holders) if holder.error is not None]
     if failed is not None:
-        for error in errors:
-            failed.add_note(f"while leaving a resource of the runtime: {type(error).__name__}: {error}")
+        for late in errors:
+            failed.add_note(f"while leaving a resource of the runtime: {type(late).__name__}: {late}")
         raise failed
     if len(errors) == 1:
         raise errors[0]

@@ -199,12 +199,12 @@ class Question:
 
 
 @functools.cache
-def _has_containers(cls: type[Question]) -> bool:
+def _has_containers(cls: type[Any]) -> bool:
     return any(isinstance(value, _OwnCopy) for value in vars(cls).values())
 
 
 @functools.cache
-def _field_names(cls: type[Question]) -> tuple[str, ...]:
+def _field_names(cls: type[Any]) -> tuple[str, ...]:
     return tuple(field.name for field in attrs.fields(cls))
 
 
