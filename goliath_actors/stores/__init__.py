@@ -4,7 +4,22 @@ Floor 2, side door. `InMemoryStore` is the default; `SqliteStore` keeps conversa
 implements `goliath_actors.abc.Store` and is checked by `goliath_actors.testing.store_conformance`.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from .memory import InMemoryStore
-from .sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from .sqlite import SqliteStore
 
 __all__ = ["InMemoryStore", "SqliteStore"]
+
+
+def __getattr__(name: str) -> object:
+    # Late, since a Python can be built without SQLite, and who keeps conversations in memory need not pay for it.
+    if name == "SqliteStore":
+        from .sqlite import SqliteStore
+
+        return SqliteStore
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -44,20 +44,20 @@ async def unset_fields_stay_and_mappings_are_replaced_whole(trial: Trial) -> Non
 
 
 async def all_of_memory_and_entries_comes_back_but_raw_output(trial: Trial) -> None:
-    steps: Any = (
+    steps = (
         Step(0, "tool", "look", "list_tasks", "c1", {"day": "today", "n": [1, None, 2.5]}, result="3", output=object()),
         Step(1, "tool", "add", "create_task", "c2", {}, "skipped", "policy", "read-only", writes=True),
         Step(2, "tool", "again", "list_tasks", "c3", {"day": "today"}, "cached", from_step=0, result="3"),
         Step(3, "answer", "say so", text="three"),
     )
-    calls: Any = (ToolCall("c1", "list_tasks", '{"day": "today"}', {"day": "today"}), ToolCall("c2", "x", "{bad"))
+    calls = (ToolCall("c1", "list_tasks", '{"day": "today"}', {"day": "today"}), ToolCall("c2", "x", "{bad"))
     entries = [
         Entry("1", 1.25, "user", Message("user", "hi", name="ann"), True, False, {"idempotency_key": "i"}),
         Entry("2", 2.25, "assistant", Message("assistant", "", calls), False, True),
         Entry("3", 3.25, "tool", Message("tool", "3", tool_call_id="c1"), False, False, {"nested": {"a": [True]}}),
         Entry("4", 4.25, "summary", Message("system", "in short")),
     ]
-    stored: Any = (attrs.evolve(steps[0], output=None), *steps[1:])
+    stored = (attrs.evolve(steps[0], output=None), *steps[1:])
     async with trial.opened() as store:
         memory = remembered("s", Exchange("q", "a", 1.5, True, steps), Exchange("r", "b", 2.5))
         await store.commit(trial.key, Change(memory=memory, append=entries))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeVar
 
 import attrs
 import msgspec
@@ -31,9 +31,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-# Any: mypy reads `converter=tuple` on the values' fields as a tuple of an unbound type variable, which takes nothing.
-_Tuple: TypeAlias = Any
 
 
 class Unreadable(Exception):
@@ -297,12 +294,12 @@ def _plain(input: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _memory(wire: _Memory) -> Memory:
-    exchanges: _Tuple = tuple([_exchange(exchange) for exchange in wire.recent])
+    exchanges = tuple([_exchange(exchange) for exchange in wire.recent])
     return Memory(wire.summary, exchanges)
 
 
 def _exchange(wire: _Exchange) -> Exchange:
-    steps: _Tuple = tuple([_step(step) for step in wire.steps])
+    steps = tuple([_step(step) for step in wire.steps])
     return Exchange(wire.ask, wire.answer, wire.at, wire.best_effort, steps)
 
 
@@ -325,5 +322,5 @@ def _step(wire: _Step) -> Step:
 
 
 def _message(wire: _Message) -> Message:
-    calls: _Tuple = tuple([ToolCall(call.id, call.name, call.arguments, call.input) for call in wire.tool_calls])
+    calls = tuple([ToolCall(call.id, call.name, call.arguments, call.input) for call in wire.tool_calls])
     return Message(wire.role, wire.text, calls, wire.tool_call_id, wire.name)

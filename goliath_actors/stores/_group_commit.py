@@ -10,7 +10,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, TypeVar, cast, final
 
 import attrs
 import trio
@@ -48,6 +48,8 @@ class GroupCommit:
     _open: Callable[[], sqlite3.Connection]
     _translate: Callable[[sqlite3.Error], StoreError]
     _limit: int
+    # Any: trio's own signature, in which the result's type is free.
+    _start: Callable[[Callable[[], None], Callable[[Any], object], str], None] = trio.lowlevel.start_thread_soon
     # Guards _pending and _running, is held for a few instructions only, and so may be taken in the event loop.
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
     # Any: pieces of work differ in what they return.
@@ -71,9 +73,8 @@ class GroupCommit:
         await trio.lowlevel.checkpoint_if_cancelled()
         ticket = _Ticket(work)
         await self._through(ticket)
-        # Any work's None is a value, too.
-        value: Any = ticket.value
-        return value  # type: ignore[no-any-return]
+        # It is set now; None may be the value.
+        return cast(T, ticket.value)
 
     async def open(self) -> None:
         """Have the connection open. Raises and is cancelled as `run`."""
@@ -91,7 +92,13 @@ class GroupCommit:
             self._pending.append(ticket)
             start, self._running = not self._running, True
         if start:
-            trio.lowlevel.start_thread_soon(self._work_off, lambda result: result.unwrap(), "goliath_actors store")
+            try:
+                self._start(self._work_off, lambda result: result.unwrap(), "goliath_actors store")
+            except RuntimeError as error:
+                with self._lock:
+                    self._pending.remove(ticket)
+                    self._running = False
+                raise StoreError(f"no thread to write with ({error}); nothing was changed, try again") from error
         await trio.lowlevel.wait_task_rescheduled(lambda raise_cancel: trio.lowlevel.Abort.FAILED)
         if ticket.error is not None:
             raise ticket.error
@@ -104,10 +111,19 @@ class GroupCommit:
                     self._running = False
                     return
             self._write([ticket for ticket in batch if not ticket.close])
-            if any(ticket.close for ticket in batch) and self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            self._close([ticket for ticket in batch if ticket.close])
             _tell(batch)
+
+    def _close(self, batch: list[_Ticket[Any]]) -> None:
+        if not batch or self._connection is None:
+            return
+        connection, self._connection = self._connection, None
+        try:
+            connection.close()
+        except sqlite3.Error as error:
+            for ticket in batch:
+                ticket.error = self._translate(error)
+                ticket.error.__cause__ = error
 
     def _write(self, batch: list[_Ticket[Any]]) -> None:
         try:

@@ -218,8 +218,7 @@ def _change(op: Commit, entries: list[Entry], serial: int) -> Change:
     if op.again and new and entries:
         new[-1] = attrs.evolve(new[-1], id=entries[0].id)
     number = op.number
-    # Any: see `_codec._Tuple`.
-    recent: Any = () if number is None else (Exchange("ask", f"{number}", float(number)),)
+    recent = () if number is None else (Exchange("ask", f"{number}", float(number)),)
     return Change(
         memory=UNSET if number is None else Memory(f"summary {number}", recent),
         metadata=UNSET if number is None or number % 2 else {"number": number},

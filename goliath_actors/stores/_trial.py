@@ -13,7 +13,7 @@ import attrs
 
 from goliath_actors.abc import Entry, Record, Store
 from goliath_actors.errors import StoreError
-from goliath_actors.values import Memory, Message, Page
+from goliath_actors.values import Exchange, Memory, Message, Page
 
 __all__ = ["MakeStore", "PassTime", "Trial", "entry", "everything", "ids", "raises", "remembered", "same"]
 
@@ -64,8 +64,7 @@ def ids(page: Page) -> list[str]:
     return [entry.id for entry in page.entries]
 
 
-# Any: see `_codec._Tuple`.
-def remembered(summary: str, *exchanges: Any) -> Memory:
+def remembered(summary: str, *exchanges: Exchange) -> Memory:
     return Memory(summary, exchanges)
 
 

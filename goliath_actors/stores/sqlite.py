@@ -37,7 +37,8 @@ T = TypeVar("T")
 def _file(path: str | os.PathLike[str]) -> Path:
     if str(path) in ("", ":memory:"):
         raise ConfigError(f"SqliteStore keeps a file and {str(path)!r} names none; use InMemoryStore() to keep nothing")
-    return Path(path)
+    # Absolute from the start: connections are opened later, perhaps from another working directory.
+    return Path(path).absolute()
 
 
 # Any: one validator for fields of whole numbers and of seconds.
@@ -89,7 +90,8 @@ class SqliteStore:
     conversation starts empty only after somebody was told so. An unreadable entry is set aside alone.
 
     Cancellation: every method is a checkpoint before it does anything. A write that is under way is waited for
-    (shielded, bounded by `busy_timeout` and the disk), so `Cancelled` out of one means that nothing was changed.
+    (shielded, bounded by `busy_timeout` and the disk), so `Cancelled` out of one means that nothing was changed. A
+    clock that jumps when all tasks wait (trio's autojump) does not see this store's threads: use InMemoryStore there.
     """
 
     durable = True
