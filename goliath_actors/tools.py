@@ -21,7 +21,7 @@ from ._frozen import FrozenDict, freeze, thaw
 from ._json import json_problem, snapshot
 from ._schema import Checked, InputProblems, RawSchema, Signature, read_function
 from .errors import ConfigError, ToolInputError
-from .values import Exchange, Step
+from .values import Exchange, Step, _exchanges, _steps
 
 __all__ = [
     "CheckedInput",
@@ -114,8 +114,8 @@ class ToolContext(Generic[C]):
     run_id: str = "run"
     conversation_id: str | None = None
     call_id: str = "call"
-    steps: tuple[Step, ...] = attrs.field(default=(), converter=tuple)
-    recent: tuple[Exchange, ...] = attrs.field(default=(), converter=tuple)
+    steps: tuple[Step, ...] = attrs.field(default=(), converter=_steps)
+    recent: tuple[Exchange, ...] = attrs.field(default=(), converter=_exchanges)
     result_budget: int = 512
     _submit: Callable[..., Any] | None = attrs.field(default=None, repr=False)
     _suspend: Callable[[Any], Awaitable[Any]] | None = attrs.field(default=None, repr=False)
