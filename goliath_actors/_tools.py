@@ -203,7 +203,7 @@ def context_of(work: Work, call: Call) -> ToolContext[Any]:
 
 def needs_confirmation(call: Call) -> bool:
     """Say whether a person is asked: for writes, for tools that want it, and where a hook answered `Ask`."""
-    return call.tool.writes or call.tool.confirm or bool(call.asks)
+    return call.tool.writes or bool(call.tool.confirm) or bool(call.asks)
 
 
 async def confirm(work: Work, call: Call) -> Suspend | None:
