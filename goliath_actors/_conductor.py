@@ -181,8 +181,10 @@ class _Run:
     # The first escalation reason is the result's (C11).
     reason: str | None = None
     counted: bool = False
-    # None: this run says nothing about the device (session fallback, or an extension answered).
+    # False: this run says nothing about the device (session fallback, or an extension answered).
     asks_device: bool = True
+    # The counter as it was recalled: saving it changes the record, and must not count twice.
+    failures_before: int = 0
     # Failed reads that their tool allows to repeat (C12).
     repeatable: set[int] = attrs.Factory(set)
 
@@ -192,6 +194,7 @@ class _Run:
         work, loop = self.work, self.loop
         work.journal.enter("recall")
         self.view = await recall(work)
+        self.failures_before = work.record.failures
         self.device = Device.of(work, self.view, work.extended if loop.strict_budget is None else loop.strict_budget)
         ending = await self._answer(responded)
         await settle(work, self._failures())
@@ -223,7 +226,7 @@ class _Run:
     def _skips_device(self) -> bool:
         """C7: decide the route from the record, and let a probe through when it is time."""
         session, health = self.loop.session_fallback, self.work.health
-        if session is None or self.work.fallback is None or self.work.record.failures < session.after:
+        if session is None or self.work.fallback is None or self.failures_before < session.after:
             return False
         now = trio.current_time()
         if health.probed_at is None or now - health.probed_at >= session.probe_every:
@@ -238,7 +241,7 @@ class _Run:
             return None
         if not self.counted:
             return 0
-        failures = self.work.record.failures + 1
+        failures = self.failures_before + 1
         if failures >= session.after:
             self.work.health.probed_at = trio.current_time()
         return failures
