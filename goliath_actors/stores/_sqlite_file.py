@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -114,19 +115,27 @@ def look_at(path: Path) -> Look | None:
 
 def _ask(path: Path) -> Look:
     try:
-        connection = open_reader(path, 1.0)
-        try:
+        with closing(open_reader(path, 1.0)) as connection:
             return _look(connection)
-        finally:
-            connection.close()
+    except sqlite3.OperationalError:
+        # Another process is just removing the journal, or changing the mode. The writer's connection looks once more.
+        return Look()
     except sqlite3.Error as error:
         raise translate(error, path) from error
 
 
 def _look(connection: sqlite3.Connection) -> Look:
-    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    tables = connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+    """Look at one moment: between two statements outside of a transaction another process may make its tables."""
+    outermost = not connection.in_transaction
+    if outermost:
+        connection.execute("BEGIN")
+    try:
+        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        tables = connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+    finally:
+        if outermost and connection.in_transaction:
+            connection.execute("COMMIT")
     return Look(application_id, version, tables is not None)
 
 

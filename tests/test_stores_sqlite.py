@@ -1,0 +1,476 @@
+"""What is particular to the store in a file: group commit, readers, other processes, cancellation, quarantine."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from goliath_actors.abc import Change, Entry, Record, Store
+from goliath_actors.errors import ConfigError, StoreConflict, StoreCorrupt, StoreError
+from goliath_actors.stores import SqliteStore
+from goliath_actors.stores._group_commit import GroupCommit
+from goliath_actors.values import Exchange, Memory, Message, Page
+
+
+def entry(id: str, **private: object) -> Entry:
+    return Entry(id, 1.0, "user", Message("user", f"text of {id}"), private=private)
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(file.name for file in directory.iterdir())
+
+
+@asynccontextmanager
+async def busy_writer(store: SqliteStore) -> AsyncIterator[threading.Event]:
+    """Inside the block the thread that writes is stuck in a transaction, until the event is set or the block ends."""
+    reached, release = threading.Event(), threading.Event()
+
+    def work(connection: sqlite3.Connection) -> None:
+        connection.execute("DELETE FROM leases")
+        reached.set()
+        release.wait()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store._writer.run, work)
+        await trio.to_thread.run_sync(reached.wait)
+        try:
+            yield release
+        finally:
+            release.set()
+
+
+async def test_reads_do_not_wait_for_a_busy_writer(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "chat.db") as store:
+        first = entry("1", idempotency_key="i")
+        await store.commit("k", Change(failures=1, append=[first]))
+        async with busy_writer(store) as release:
+            assert await store.load("k") == Record(1, failures=1, entries_count=1)
+            assert await store.entries("k") == Page([first], 1)
+            assert await store.find("k", "i") == first
+            assert await store.keys() == ["k"]
+            assert not release.is_set()
+
+
+@pytest.mark.parametrize(("max_batch", "failing"), [(512, ["k0", "k1", "k2", "k3"]), (2, ["k2"]), (1, [])])
+async def test_changes_that_wait_go_to_disk_in_one_transaction(
+    max_batch: int, failing: list[str], tmp_path: Path
+) -> None:
+    failed: list[str] = []
+    async with SqliteStore(tmp_path / "chat.db", max_batch=max_batch) as store:
+
+        async def commit(key: str) -> None:
+            try:
+                await store.commit(key, Change(failures=1))
+            except StoreError as error:
+                failed.append(f"{key}: {str(error).rpartition(': ')[2]}")
+
+        async def end_it() -> None:
+            with pytest.raises(StoreError, match="made up"):
+                await store._writer.run(end_the_transaction)
+
+        def end_the_transaction(connection: sqlite3.Connection) -> None:
+            # As SQLite does when there is no space, no memory, or no disk any more.
+            connection.execute("ROLLBACK")
+            raise sqlite3.OperationalError("made up")
+
+        async with trio.open_nursery() as nursery, busy_writer(store):
+            for key in ("k0", "k1", None, "k2", "k3"):
+                if key is None:
+                    nursery.start_soon(end_it)
+                else:
+                    nursery.start_soon(commit, key)
+                await wait_all_tasks_blocked()
+        # What shares a transaction shares its end, and nothing of it is in the file.
+        assert sorted(failed) == [f"{key}: made up" for key in failing]
+        assert await store.keys() == [key for key in ("k0", "k1", "k2", "k3") if key not in failing]
+        assert (await store.commit("k2", Change(), expect=0 if "k2" in failing else 1)).failures == (
+            "k2" not in failing
+        )
+
+
+async def test_one_conflict_in_a_batch_harms_no_neighbour(tmp_path: Path) -> None:
+    conflicts: list[int] = []
+    async with SqliteStore(tmp_path / "chat.db") as store:
+
+        async def commit(number: int) -> None:
+            # Numbers 3 and 7 are stale; 5 fails in the middle of its change, after it has written.
+            id = "1" if number != 5 else "0"
+            change = Change(failures=number, append=[entry("0"), entry(id)])
+            try:
+                await store.commit(f"k{number}", change, expect=9 if number in (3, 7) else 0)
+            except StoreError:
+                conflicts.append(number)
+
+        async with trio.open_nursery() as nursery, busy_writer(store):
+            for number in range(10):
+                nursery.start_soon(commit, number)
+            await wait_all_tasks_blocked()
+        assert sorted(conflicts) == [3, 5, 7]
+        for number in range(10):
+            expected = Record() if number in (3, 5, 7) else Record(1, failures=number, entries_count=2)
+            assert await store.load(f"k{number}") == expected
+
+
+async def test_a_commit_that_is_under_way_is_waited_for_and_known(tmp_path: Path) -> None:
+    record: Record | None = None
+    async with SqliteStore(tmp_path / "chat.db") as store:
+        async with busy_writer(store) as release, trio.open_nursery() as nursery:
+
+            async def commit() -> None:
+                nonlocal record
+                with scope:
+                    record = await store.commit("k", Change(failures=1))
+                    await trio.lowlevel.checkpoint()
+
+            scope = trio.CancelScope()
+            nursery.start_soon(commit)
+            await wait_all_tasks_blocked()
+            scope.cancel()
+            await wait_all_tasks_blocked()
+            assert record is None
+            release.set()
+        assert scope.cancelled_caught
+        assert record == Record(1, failures=1) == await store.load("k")
+
+
+async def test_a_commit_that_was_cancelled_before_has_changed_nothing(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "chat.db") as store:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await store.commit("k", Change())
+        assert scope.cancelled_caught
+        assert await store.load("k") == Record()
+
+
+async def test_another_process_that_writes_is_waited_for(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "chat.db") as store:
+        await store.commit("k", Change())
+        with closing(sqlite3.connect(tmp_path / "chat.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(store.commit, "k", Change(failures=1))
+                await wait_all_tasks_blocked()
+                # Meanwhile everybody reads.
+                assert await store.load("k") == Record(1)
+                other.execute("COMMIT")
+        assert await store.load("k") == Record(2, failures=1)
+
+
+async def test_another_process_that_writes_too_long_is_an_error_that_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "chat.db"
+    async with SqliteStore(path, busy_timeout=0.01) as store:
+        await store.commit("k", Change())
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreError, match=r"chat\.db is busy: another process .* raise busy_timeout$"):
+                await store.commit("k", Change(failures=1))
+            other.execute("ROLLBACK")
+        assert (await store.commit("k", Change(failures=2), expect=1)).version == 2
+
+
+async def test_two_stores_on_one_new_file_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "chat.db"
+    stores = [SqliteStore(path) for _ in range(4)]
+
+    async def write(number: int) -> None:
+        async with stores[number % 4] as store:
+            for turn in range(10):
+                await store.commit("shared", Change(append=[entry(f"{number}-{turn}")]))
+                await store.commit(f"own {number}", Change(append=[entry(f"{turn}")]), expect=turn)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(16):
+            nursery.start_soon(write, number)
+    async with SqliteStore(path) as store:
+        assert await store.load("shared") == Record(160, entries_count=160)
+        page = await store.entries("shared", limit=200)
+        assert sorted(entry.id for entry in page.entries) == sorted(f"{n}-{t}" for n in range(16) for t in range(10))
+        assert [await store.load(f"own {n}") for n in range(16)] == [Record(10, entries_count=10)] * 16
+
+
+async def test_no_space_is_an_error_that_changes_nothing_and_reads_go_on(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "chat.db") as store:
+        await store.commit("k", Change(append=[entry("1")]))
+
+        def limit(pages: int) -> Any:
+            return lambda connection: connection.execute(f"PRAGMA max_page_count={pages}").fetchall()
+
+        # One page more than there are: as on a disk that is nearly full. The limit is this connection's own.
+        await store._writer.run(limit(1))
+        big = Change(append=[Entry("2", 1.0, "user", Message("user", "x" * 100_000))])
+        with pytest.raises(StoreError, match=r"no space left for .*chat\.db, nothing was changed"):
+            await store.commit("k", big)
+        assert await store.load("k") == Record(1, entries_count=1)
+        await store._writer.run(limit(1_000_000))
+        assert await store.commit("k", big) == Record(2, entries_count=2)
+
+
+async def test_a_store_works_without_being_entered_and_closes_for_good(tmp_path: Path) -> None:
+    path = tmp_path / "chat.db"
+    store = SqliteStore(path)
+    assert repr(store) == f"<SqliteStore {str(path)!r}: not opened>"
+    assert files(tmp_path) == []
+    assert await store.load("k") == Record()
+    await store.commit("k", Change())
+    assert repr(store) == f"<SqliteStore {str(path)!r}: open>"
+    await store.aclose()
+    await store.aclose()
+    assert repr(store) == f"<SqliteStore {str(path)!r}: closed>"
+    # The last connection to close takes the journal with it.
+    assert files(tmp_path) == ["chat.db"]
+    for refused in (store.load("k"), store.commit("k", Change())):
+        with pytest.raises(StoreError, match="is closed; enter it again"):
+            await refused
+    async with store:
+        assert await store.load("k") == Record(1)
+
+
+async def test_a_store_that_was_entered_twice_closes_with_the_last(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "chat.db")
+    async with store:
+        async with store:
+            await store.commit("k", Change())
+        assert await store.load("k") == Record(1)
+    with pytest.raises(StoreError, match="is closed"):
+        await store.load("k")
+
+
+async def test_closing_in_a_cancelled_scope_writes_what_waits_and_closes(tmp_path: Path) -> None:
+    path = tmp_path / "chat.db"
+    with trio.CancelScope() as scope:
+        async with SqliteStore(path) as store:
+            async with trio.open_nursery() as nursery, busy_writer(store) as release:
+                nursery.start_soon(store.commit, "k", Change())
+                await wait_all_tasks_blocked()
+                release.set()
+            scope.cancel()
+    assert scope.cancelled_caught
+    assert files(tmp_path) == ["chat.db"]
+    async with SqliteStore(path) as store:
+        assert await store.load("k") == Record(1)
+
+
+def test_a_store_serves_one_trio_run_after_another(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "chat.db")
+    assert trio.run(store.commit, "k", Change()) == Record(1)
+    assert trio.run(store.commit, "k", Change()) == Record(2)
+    assert trio.run(store.load, "k") == Record(2)
+    trio.run(store.aclose)
+
+
+async def test_a_lease_of_a_clock_that_began_anew_is_over(tmp_path: Path, mock_clock: MockClock) -> None:
+    path = tmp_path / "chat.db"
+    async with SqliteStore(path, clock=lambda: 1_000_000.0) as store:
+        assert await store.acquire("k", "here", 60) == 1
+        assert await store.acquire("k", "there", 60) is None
+    async with SqliteStore(path, clock=lambda: 5.0) as store:
+        assert await store.acquire("k", "there", 60) == 2
+
+
+async def test_an_error_for_want_of_a_thread_changes_nothing_and_passes(tmp_path: Path) -> None:
+    starts = 0
+
+    def start(work: Any, deliver: Any, name: str) -> None:
+        nonlocal starts
+        starts += 1
+        if starts == 1:
+            raise RuntimeError("can't start new thread")
+        trio.lowlevel.start_thread_soon(work, deliver, name)
+
+    writer = GroupCommit(lambda: sqlite3.connect(":memory:", check_same_thread=False), StoreError, 10, start)
+    with pytest.raises(StoreError, match="no thread to write with"):
+        await writer.run(lambda connection: None)
+    assert await writer.run(lambda connection: connection.execute("SELECT 7").fetchone()) == (7,)
+    await writer.close()
+
+
+async def test_an_unexpected_error_of_one_piece_of_work_comes_out_as_it_is(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "chat.db") as store:
+        mistake = KeyError("mistake")
+
+        def work(connection: sqlite3.Connection) -> None:
+            raise mistake
+
+        with pytest.raises(KeyError) as caught:
+            await store._writer.run(work)
+        assert caught.value is mistake
+
+
+@pytest.mark.parametrize("path", ["", ":memory:"])
+def test_a_path_that_names_no_file_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"names none; use InMemoryStore\(\)"):
+        SqliteStore(path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"busy_timeout": 0}, {"busy_timeout": float("inf")}, {"max_batch": 0}, {"max_readers": 0}, {"synchronous": "OFF"}],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"^{next(iter(options))} of a SqliteStore"):
+        SqliteStore(tmp_path / "chat.db", **options)
+
+
+# Quarantine
+
+
+FULL = Change(
+    Memory("s", (Exchange("q", "a", 1.0),)), {"a": 1}, {"b": 2}, 3, [entry("1"), entry("2", idempotency_key="i")]
+)
+
+damages = [
+    ("UPDATE records SET memory = '{\"summary\": 5}'", r"memory: Expected `str`, got `int`"),
+    ("UPDATE records SET memory = '{'", "memory: Input data was truncated"),
+    ("UPDATE records SET metadata = '[]'", "metadata: Expected `object`, got `array`"),
+    ("UPDATE records SET private = CAST(X'7B22FF223A317D' AS TEXT)", "private metadata: "),
+    ("UPDATE records SET private = 7.5", "private metadata: Expected `object`, got `float`"),
+    ("UPDATE records SET version = 'many'", "a number of the record is none"),
+    ("UPDATE records SET version = -1", "the record has version -1 and 2 entries"),
+]
+
+
+async def damaged(path: Path, *statements: str) -> None:
+    async with SqliteStore(path) as store:
+        await store.commit("k", FULL)
+        await store.commit("fine", FULL)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+@pytest.mark.parametrize(("damage", "reason"), damages)
+async def test_a_record_that_cannot_be_read_is_set_aside_and_told_before_it_is_empty(
+    damage: str, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "chat.db"
+    await damaged(path, f"{damage} WHERE key = CAST('k' AS BLOB)")
+    async with SqliteStore(path) as store:
+        with pytest.raises(
+            StoreCorrupt, match=rf"^the record of 'k' in .*chat\.db could not be read .*{reason}"
+        ) as told:
+            await store.load("k")
+        assert "set aside as row 1 of the table quarantine, with its entries" in str(told.value)
+        assert await store.load("fine") == Record(1, FULL.memory, {"a": 1}, {"b": 2}, 3, 2)  # type: ignore[arg-type]
+    # Nobody knows whether that was heard, so somebody else hears it as well.
+    async with SqliteStore(path) as store:
+        with pytest.raises(StoreCorrupt, match=r"'k' .* was set aside as row 1 of the table quarantine, earlier"):
+            await store.load("k")
+        assert await store.load("k") == Record()
+        assert await store.commit("k", Change(append=[entry("1")]), expect=0) == Record(1, entries_count=1)
+    # A change was made by somebody who knew: it is settled.
+    async with SqliteStore(path) as store:
+        assert await store.load("k") == Record(1, entries_count=1)
+    with closing(sqlite3.connect(path)) as connection:
+        kept = connection.execute("SELECT part_of, entry_id, body IS NULL FROM quarantine ORDER BY id").fetchall()
+    assert kept == [(None, None, 1), (1, b"1", 0), (1, b"2", 0)]
+
+
+@pytest.mark.parametrize("method", ["commit", "entries"])
+async def test_every_door_tells_of_a_record_that_cannot_be_read(method: str, tmp_path: Path) -> None:
+    path = tmp_path / "chat.db"
+    await damaged(path, "UPDATE records SET version = 0 WHERE key = CAST('k' AS BLOB)")
+
+    async def use(store: Store) -> object:
+        return await (store.entries("k") if method == "entries" else store.commit("k", Change()))
+
+    for _ in range(2):
+        async with SqliteStore(path) as store:
+            with pytest.raises(StoreCorrupt, match="row 1 of the table quarantine"):
+                await use(store)
+    async with SqliteStore(path) as store:
+        with pytest.raises(StoreCorrupt):
+            await use(store)
+        assert await use(store) == (Page([], 0) if method == "entries" else Record(1))
+
+
+async def test_an_entry_that_cannot_be_read_is_set_aside_alone(tmp_path: Path) -> None:
+    path = tmp_path / "chat.db"
+    await damaged(path, "UPDATE entries SET body = '{}' WHERE position = 2")
+    async with SqliteStore(path) as store:
+        with pytest.raises(StoreCorrupt, match=r"^entry 2 of 'k' in .* row 1 .*, the rest of the conversation stays$"):
+            await store.entries("k")
+        page = Page([entry("1")], 2)
+        assert await store.entries("k") == page
+        assert (await store.load("k")).entries_count == 2
+    async with SqliteStore(path) as store:
+        with pytest.raises(StoreCorrupt, match="earlier"):
+            await store.entries("k")
+        assert await store.entries("k") == page
+        # Positions stay, so that no page shifts; the entry can still be dropped.
+        assert (await store.commit("k", Change(append=[entry("3")]))).entries_count == 3
+        assert await store.entries("k", limit=1, after=2) == Page([entry("3")], 3)
+        with pytest.raises(StoreError, match="has no entry '2'"):
+            await store.commit("k", Change(visibility={"2": (True, True)}))
+        assert (await store.commit("k", Change(truncate_after="1"))).entries_count == 1
+    async with SqliteStore(path) as store:
+        assert await store.entries("k") == Page([entry("1")], 1)
+
+
+@pytest.mark.parametrize("method", ["find", "visibility"])
+async def test_an_entry_that_cannot_be_read_is_told_of_by_whoever_meets_it(method: str, tmp_path: Path) -> None:
+    path = tmp_path / "chat.db"
+    await damaged(path, "UPDATE entries SET body = '{}' WHERE position = 2")
+    async with SqliteStore(path) as store:
+        with pytest.raises(StoreCorrupt, match=r"^entry 2 of 'k'"):
+            if method == "find":
+                await store.find("k", "i")
+            else:
+                await store.commit("k", Change(failures=9, visibility={"1": (False, False), "2": (False, False)}))
+        assert (await store.load("k")).version == 1
+        assert await store.find("k", "i") is None
+
+
+async def test_forgetting_deletes_what_was_set_aside_too(tmp_path: Path) -> None:
+    path = tmp_path / "chat.db"
+    await damaged(path, "UPDATE records SET memory = 'x' WHERE key = CAST('k' AS BLOB)")
+    async with SqliteStore(path) as store:
+        with pytest.raises(StoreCorrupt):
+            await store.load("k")
+        await store.forget("k")
+    async with SqliteStore(path) as store:
+        assert await store.load("k") == Record()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM quarantine").fetchone() == (0,)
+
+
+async def test_a_record_that_was_repaired_meanwhile_is_not_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "chat.db"
+    await damaged(path, "UPDATE records SET memory = 'x' WHERE key = CAST('k' AS BLOB)")
+    async with SqliteStore(path) as store:
+        await store.load("fine")
+
+        def repair(connection: sqlite3.Connection) -> None:
+            reached.set()
+            repaired.wait()
+            connection.execute("UPDATE records SET memory = NULL WHERE key = CAST('k' AS BLOB)")
+
+        reached, repaired = threading.Event(), threading.Event()
+        found: list[Record] = []
+
+        async def load() -> None:
+            found.append(await store.load("k"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store._writer.run, repair)
+            await trio.to_thread.run_sync(reached.wait)
+            nursery.start_soon(load)
+            # The reader has seen the damage, and its wish to set it aside waits behind the repair.
+            while not store._writer._pending:
+                await trio.lowlevel.checkpoint()
+            repaired.set()
+        assert found == [Record(1, Memory(), {"a": 1}, {"b": 2}, 3, 2)]
+
+
+async def test_a_conflict_is_told_apart_from_damage(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "chat.db") as store:
+        await store.commit("k", Change())
+        with pytest.raises(StoreConflict):
+            await store.commit("k", Change(), expect=0)
