@@ -187,7 +187,7 @@ class Question:
     def fork(self) -> Question:
         """Return a question for another hook, sharing nothing that can be changed: itself, if it is frozen through
         and through, else one with the same fields and no copies made yet."""
-        cls = type(self)
+        cls: Any = type(self)  # Any: a class is hashable, whatever the class says of its instances
         if not _has_containers(cls):
             return self
         new = object.__new__(cls)
