@@ -704,9 +704,8 @@ async def test_c7_a_probe_is_let_through_and_its_success_turns_the_device_on_aga
 ) -> None:
     cloud = Cloud()
     loop = Conductor(session_fallback=SessionFallback(after=2, probe_every=60))
-    agent = planned(
-        [ModelError("x"), ModelError("y"), ModelError("z"), "back", "still here"], loop=loop, fallback=cloud
-    )
+    script = [ModelError("x"), ModelError("y"), ModelError("z"), "back", "Goal: 1", "still here", "Goal: 2"]
+    agent = planned(script, loop=loop, fallback=cloud)
     store = InMemoryStore()
     routes: list[tuple[str, int]] = []
     async with open_runtime(agent, store=store) as runtime:
