@@ -16,9 +16,11 @@ from ._json import dumps, snapshot
 __all__ = ["clip", "clip_tokens", "estimate", "fit_content", "grapheme_boundary", "summarise"]
 
 _HIGH_BYTES: Final = bytes(range(0x80, 0x100))
+_FLAG_PARTS: Final = "".join(map(chr, range(0x1F1E6, 0x1F200)))  # regional indicators: two of them are one flag
 
 # Limits of `summarise`, in code points and lines.
 _SCALAR: Final = 80
+_LOOK: Final = 400
 _SHOWN_WHOLE: Final = 7
 _HEAD: Final = 5
 _TAIL: Final = 2
@@ -47,7 +49,7 @@ def estimate(text: str) -> int:
 
 
 @functools.cache
-def _patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     # Imported here: it takes time to load, and ASCII texts never need it.
     import regex  # type: ignore[import-untyped]  # the distribution carries no type information
 
@@ -57,9 +59,8 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
         r"(?r)[\p{GCB=XX}\p{GCB=CN}\p{GCB=LF}\p{GCB=LV}\p{GCB=LVT}\p{GCB=RI}]"
         r"(?=[\p{GCB=XX}\p{GCB=CN}\p{GCB=CR}\p{GCB=LF}\p{GCB=L}\p{GCB=LV}\p{GCB=LVT}])|\p{GCB=RI}(?=\p{GCB=RI})"
     )
-    first, second, third = (regex.compile(pattern) for pattern in (certain, r"(?r)\P{GCB=RI}", r"\X"))
     # Compiled patterns of both modules offer the methods used here.
-    return cast("tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]", (first, second, third))
+    return cast("tuple[re.Pattern[str], re.Pattern[str]]", (regex.compile(certain), regex.compile(r"\X")))
 
 
 def grapheme_boundary(text: str, position: int) -> int:
@@ -71,7 +72,7 @@ def grapheme_boundary(text: str, position: int) -> int:
     before, after = text[position - 1], text[position]
     if before.isascii() and after.isascii():
         return position - 1 if before == "\r" and after == "\n" else position
-    certain, no_flag_part, cluster = _patterns()
+    certain, cluster = _patterns()
     start = 0
     end = position + 1
     while end > 0:
@@ -82,13 +83,12 @@ def grapheme_boundary(text: str, position: int) -> int:
         if cut > position:
             end = cut
             continue
-        if not (_is_flag_part(text[cut - 1]) and _is_flag_part(text[cut])):
+        if not (text[cut - 1] in _FLAG_PARTS and text[cut] in _FLAG_PARTS):
             start = cut
             break
         # Inside a run of regional indicators, which pair up from the run's beginning. Counted here because a matcher
         # that counts them again for each flag takes quadratic time.
-        outside = no_flag_part.search(text, 0, cut)
-        run = outside.end() if outside else 0
+        run = len(text[:cut].rstrip(_FLAG_PARTS))
         if (cut - run) % 2:
             cut -= 1
         if cut > run:
@@ -102,8 +102,13 @@ def grapheme_boundary(text: str, position: int) -> int:
     return start + last
 
 
-def _is_flag_part(character: str) -> bool:
-    return "\U0001f1e6" <= character <= "\U0001f1ff"
+def _next_boundary(text: str, position: int) -> int:
+    """Return the first position not before `position` where a cut splits no grapheme cluster."""
+    before = grapheme_boundary(text, position)
+    if before == position or position >= len(text):
+        return before
+    found = _patterns()[1].match(text[before:])
+    return before + (found.end() if found else 0)
 
 
 # --- clipping -------------------------------------------------------------------------------------------------------
@@ -216,12 +221,7 @@ def _tail(text: str, limit: int, count: Callable[[str], int]) -> str:
             low = middle
         else:
             high = middle
-    start = size - low
-    boundary = grapheme_boundary(text, start)
-    while boundary != start:  # the boundary found lies before: go on to the first one that does not
-        start += 1
-        boundary = grapheme_boundary(text, start)
-    return text[start:]
+    return text[_next_boundary(text, size - low) :]
 
 
 # --- tool results ---------------------------------------------------------------------------------------------------
@@ -288,4 +288,6 @@ def _one_line(value: Any) -> str:
 
 def _scalar(value: Any) -> str:
     text = value if isinstance(value, str) else dumps(value)
-    return clip(" ".join(text.split()) if len(text) < 10_000 else text[: _SCALAR * 2], _SCALAR)
+    # A few words are kept of it, so a few hundred characters are looked at.
+    words = " ".join(text[:_LOOK].split()) + ("…" if len(text) > _LOOK else "")
+    return clip(words, _SCALAR) or "(blank)"
