@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import attrs
 import trio
 
+from ._conformance import StoreCheck, StoreConformance, store_conformance
 from .abc import (
     Change,
     Entry,
@@ -47,8 +48,11 @@ __all__ = [
     "Journal",
     "ScriptExhausted",
     "ScriptedModel",
+    "StoreCheck",
+    "StoreConformance",
     "ToolCalls",
     "check_events",
+    "store_conformance",
     "tool_calls",
 ]
 

@@ -11,17 +11,18 @@ PACKAGE = Path(__file__).parent.parent / "goliath_actors"
 
 # From the ground up. Rooms on one line are on one floor and do not import each other.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("_version", "_frozen", "errors", "_text"),
+    ("_version", "_frozen", "errors"),
     ("values", "_json"),
-    ("abc", "events", "_schema"),
-    ("tools",),
+    ("abc", "events", "_schema", "_text"),
+    ("tools", "tokens"),
     ("_questions",),
     ("hooks",),
-    ("_roster", "_budget", "tokens"),
+    ("_roster", "_budget"),
     ("_journal", "_threads"),
     ("_mailbox", "_panel"),
-    ("models", "stores", "policies", "_conformance"),
-    ("testing", "_work"),
+    ("models", "stores", "policies"),
+    ("_conformance", "_work"),
+    ("testing",),
     ("_prompts", "_request"),
     ("_tools", "_memory"),
     ("_judge",),
@@ -34,7 +35,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_facade",),
     ("_runtime",),
     ("__init__",),
-    ("_cli", "cli", "__main__", "pytest_plugin"),
+    ("_cli",),
+    ("cli", "pytest_plugin"),
+    ("__main__",),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
