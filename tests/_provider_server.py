@@ -20,16 +20,21 @@ from trio.testing import wait_all_tasks_blocked
 End = Literal["close", "keep", "open", "reset"]
 
 
+def _as_bytes(chunks: Iterable[bytes]) -> tuple[bytes, ...]:
+    return tuple(chunks)
+
+
 @attrs.frozen
 class Script:
     """What the server does with one request. `chunks` are sent one by one, each only when the client has taken the one
     before; `end`: `close` the connection, `keep` it for the next request, leave it `open` and silent, or `reset` it.
-    `gate`, if given, is waited for after `gate_after` chunks."""
+    `gate`, if given, is waited for after `gate_after` chunks; `pause` is seconds on trio's clock before each chunk."""
 
-    chunks: tuple[bytes, ...] = attrs.field(converter=tuple)
+    chunks: tuple[bytes, ...] = attrs.field(converter=_as_bytes)
     end: End = "keep"
     gate: trio.Event | None = None
     gate_after: int = 0
+    pause: float = 0.0
 
 
 @attrs.frozen
@@ -91,6 +96,8 @@ class ProviderServer:
                 for index, chunk in enumerate(script.chunks):
                     if script.gate is not None and index == script.gate_after:
                         await script.gate.wait()
+                    if script.pause:
+                        await trio.sleep(script.pause)
                     await stream.send_all(chunk)
                     if len(script.chunks) > 1:
                         await wait_all_tasks_blocked()
@@ -114,7 +121,8 @@ async def provider(*scripts: Script, port: int = 0) -> AsyncIterator[ProviderSer
     async with trio.open_nursery() as nursery:
         [listener] = await trio.open_tcp_listeners(port, host="127.0.0.1", backlog=4096)
         server = ProviderServer(listener.socket.getsockname()[1], list(scripts))
-        await nursery.start(lambda task_status: trio.serve_listeners(server.serve, [listener], task_status=task_status))
+        # The listener takes connections from here on; the task only accepts them.
+        nursery.start_soon(trio.serve_listeners, server.serve, [listener])
         yield server
         nursery.cancel_scope.cancel()
 

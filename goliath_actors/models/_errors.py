@@ -85,7 +85,8 @@ _TOO_LONG = re.compile(
 )
 _NUMBER = re.compile(r"(?<![\w.])\d{2,9}(?![\w.]*\d)")
 _TAG = re.compile(r"<(?:script|style)\b.*?</(?:script|style)\s*>|<[a-zA-Z/!?][^>]*(?:>|$)", re.IGNORECASE | re.DOTALL)
-_BEARER = re.compile(r"(?i)\bbearer\s+[\w.~+/=-]{8,}")
+_BEARER = re.compile(r"(?i)bearer\s+[\w.~+/=-]{8,}")
+_JOINERS = "\u200c\u200d"  # not printable by themselves, but part of words and of emoji
 _SECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?", re.ASCII)
 
 
@@ -99,7 +100,7 @@ class Scrubber:
         """Return `text` without secrets, markup and control characters, on one line, of at most `limit` characters."""
         text = self._hide(text[: 64 * limit])
         text = self._hide(_TAG.sub(" ", text))
-        text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+        text = " ".join("".join(c if c.isprintable() or c in _JOINERS else " " for c in text).split())
         return _clip(text, limit)
 
     def _hide(self, text: str) -> str:

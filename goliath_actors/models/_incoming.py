@@ -1,6 +1,6 @@
 """One response as it comes in: bytes awaited under the right time-out, and handed on as model events.
 
-Floor 2, side door. Uses _sse, _reply, _errors; used by openai_chat.
+Floor 2, side door. Uses _pool, _sse, _reply, _errors; used by openai_chat.
 
 Why this is an object and no async generator: a time-out is a cancel scope, and none may be held while the consumer has
 an event. Each wait has a scope of its own instead, and what is left of the time is kept between them.
@@ -20,6 +20,7 @@ from goliath_actors.errors import ModelError, ModelUnavailable
 
 from ._errors import Scrubber
 from ._http import httpx
+from ._pool import close_response
 from ._reply import Reply
 from ._sse import Frame, Framer, FrameTooLarge, JsonLines, ServerSentEvents, WholeBody
 
@@ -128,9 +129,7 @@ class Incoming(AsyncIterator[ModelEvent]):
 
         Cancellation: is done nevertheless.
         """
-        with trio.CancelScope(shield=True):
-            await self._chunks.aclose()
-            await self._response.aclose()
+        await close_response(self._response, self._chunks)
 
     async def _receive(self) -> None:
         """Wait for the next bytes, and turn them, their end or their absence into events."""

@@ -26,7 +26,7 @@ import trio
 from ._connection import CORE_ERRORS, Wire, connect, translate
 from ._http import USER_AGENT, httpcore, httpx, ssl_context
 
-__all__ = ["KEEPALIVE", "MAX_IDLE", "Endpoint", "Pool", "PoolStatistics", "StaleConnection"]
+__all__ = ["KEEPALIVE", "MAX_IDLE", "Endpoint", "Pool", "PoolStatistics", "StaleConnection", "close_response"]
 
 MAX_IDLE = 64
 """Idle connections kept per origin; one more closes the one that has been idle for longest."""
@@ -263,7 +263,7 @@ class Endpoint:
     and a loop that has ended takes its pool with it.
     """
 
-    _http: httpx.AsyncClient | None = None
+    _http: httpx.AsyncClient | None = attrs.field(default=None, alias="http")
     _pools: weakref.WeakKeyDictionary[trio.lowlevel.TrioToken, Pool] = attrs.field(
         factory=weakref.WeakKeyDictionary, init=False
     )
@@ -309,6 +309,27 @@ class Endpoint:
             await pool.aclose()
         else:
             await trio.lowlevel.checkpoint()
+
+
+async def close_response(response: httpx.Response, chunks: AsyncGenerator[bytes, None]) -> None:
+    """End a response and the iteration over its body, wherever they stand.
+
+    Cancellation: is done nevertheless.
+    """
+    with trio.CancelScope(shield=True):
+        if isinstance(response.stream, _Body):
+            await chunks.aclose()
+            await response.aclose()
+            return
+        # The streams of the client library are generators inside generators that do not close each other. Once the
+        # connection is closed, the next read fails, and that ends them all from the inside.
+        await response.aclose()
+        with trio.move_on_after(1):
+            try:
+                while await anext(chunks, None) is not None:
+                    pass
+            except (httpx.HTTPError, httpx.StreamError):
+                pass
 
 
 async def _close(closing: Iterable[_Kept]) -> None:

@@ -17,7 +17,7 @@ from goliath_actors.errors import ConfigError, FallbackError
 from goliath_actors.values import Exchange, FallbackRequest, Step
 
 from ._http import check_seconds, httpx, parse_url, place
-from ._pool import Endpoint, StaleConnection
+from ._pool import Endpoint, StaleConnection, close_response
 from ._wire import encode
 
 __all__ = ["HeaderSource", "HttpFallback"]
@@ -44,9 +44,9 @@ class HttpFallback:
     """
 
     _address: str = attrs.field(alias="url")
-    _headers: HeaderSource | None = attrs.field(default=None, kw_only=True)
+    _headers: HeaderSource | None = attrs.field(alias="headers", default=None, kw_only=True)
     timeout: float = attrs.field(default=60.0, kw_only=True)
-    _http: httpx.AsyncClient | None = attrs.field(default=None, kw_only=True)
+    _http: httpx.AsyncClient | None = attrs.field(alias="http", default=None, kw_only=True)
     _url: httpx.URL = attrs.field(init=False)
     _basic: str | None = attrs.field(init=False)
     _endpoint: Endpoint = attrs.field(init=False)
@@ -132,9 +132,7 @@ class HttpFallback:
                 if size > MAX_ANSWER:
                     raise FallbackError(f"the fallback at {where} answered with more than {MAX_ANSWER} bytes")
         finally:
-            with trio.CancelScope(shield=True):
-                await chunks.aclose()
-                await response.aclose()
+            await close_response(response, chunks)
         return b"".join(parts)
 
 

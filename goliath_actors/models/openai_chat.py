@@ -66,15 +66,15 @@ class OpenAIChat:
     """
 
     model: str
-    _base_url: str | None = attrs.field(default=None, kw_only=True)
-    _api_key: str | None = attrs.field(default=None, kw_only=True)
+    _base_url: str | None = attrs.field(alias="base_url", default=None, kw_only=True)
+    _api_key: str | None = attrs.field(alias="api_key", default=None, kw_only=True)
     connect_timeout: float = attrs.field(default=10.0, kw_only=True)
     first_token_timeout: float = attrs.field(default=120.0, kw_only=True)
     idle_timeout: float = attrs.field(default=60.0, kw_only=True)
     retries: int = attrs.field(default=2, kw_only=True)
-    _settings: Mapping[str, object] = attrs.field(default=None, converter=_as_settings, kw_only=True)
+    _settings: Mapping[str, object] = attrs.field(alias="settings", default=None, converter=_as_settings, kw_only=True)
     window: int | None = attrs.field(default=None, kw_only=True)
-    _http: httpx.AsyncClient | None = attrs.field(default=None, kw_only=True)
+    _http: httpx.AsyncClient | None = attrs.field(alias="http", default=None, kw_only=True)
     _url: httpx.URL = attrs.field(init=False)
     _headers: dict[str, str] = attrs.field(init=False)
     _scrub: Scrubber = attrs.field(init=False)
