@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).parent.parent / "goliath_actors"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("_version", "_frozen", "errors"),
     ("values", "_json"),
-    ("abc", "events", "_schema", "_text"),
+    ("abc", "events", "_text"),
+    ("_schema",),
     ("tools", "tokens"),
     ("_questions",),
     ("hooks",),
