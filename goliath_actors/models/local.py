@@ -2,7 +2,8 @@
 
 Side door of floor 2. `open_local_server` runs llama.cpp's OpenAI-compatible server on loopback, in a child process,
 with weights that come out of an installed package; `OpenAIChat(server.model, base_url=server.base_url)` talks to it.
-The extra `local` brings both packages, and nothing of them is imported here.
+The extra `local` brings both packages, and nothing of them is imported here. The weights have terms of use of their
+own, which their package carries.
 """
 
 # Why a process and not the native server inside this one: a crash or a hang in native code cannot take the program
@@ -73,9 +74,9 @@ class LocalServer:
     async def slots(self) -> Slots:
         """Ask the server how many of its slots are generating.
 
-        A slot whose client left is given back within milliseconds where the reply streams. A request that does not
-        stream is looked after only when the server has had nothing else to do for a second, this question included:
-        while it is asked more often, such a reply is generated to its end.
+        A slot whose client left is given back within milliseconds once the reply streams. While its prompt is still
+        being read, or if it does not stream, that is noticed only when the server has had nothing else to tell for a
+        second, answers to this question included: asked more often, it generates such a reply to its end.
 
         Raises:
           ModelUnavailable: the server does not answer within 10 s; its last log lines are in the message.
