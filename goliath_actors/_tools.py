@@ -190,7 +190,7 @@ def context_of(work: Work, call: Call) -> ToolContext[Any]:
         run_id=work.journal.run_id,
         conversation_id=work.journal.conversation_id,
         call_id=call.call_id,
-        steps=tuple(work.journal.steps),
+        steps=tuple(work.journal.steps[: call.index]),  # those before this one, which is recorded by now
         recent=call.recent,
         result_budget=ContentBudgets(work.window).result,
         submit=work.submit,
