@@ -1,0 +1,65 @@
+"""`module:agent` to an Agent, with a clear word about whatever is wrong with it.
+
+Floor 10.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from goliath_actors import Agent
+from goliath_actors.errors import ConfigError
+
+__all__ = ["load_agent"]
+
+
+def load_agent(spec: str, folder: str) -> Agent[Any]:
+    """Import `module` from `folder` or from what is installed, and return its attribute `agent` (dots go deeper).
+
+    Raises: `ConfigError` if the form, the module, the attribute or its type is wrong, or if the module's own code
+    raises, which is then the `__cause__`.
+    """
+    module_name, colon, path = spec.partition(":")
+    if not colon or not module_name.strip() or not path.strip():
+        raise ConfigError(f"{spec!r} names no agent; write module:agent, such as myapp.bot:agent")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # as `python -m` does; an installed command does not
+    module = _import(module_name)
+    value: Any = module
+    for part in path.split("."):
+        try:
+            value = getattr(value, part)
+        except AttributeError:
+            raise ConfigError(f"module {module_name!r} has no {path!r}{_suggest(module)}") from None
+    if not isinstance(value, Agent):
+        made = "; call it in the module and name what it returns" if callable(value) else ""
+        raise ConfigError(f"{spec} is a {type(value).__name__}, not an Agent{made}{_suggest(module)}")
+    return value
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if name == missing or name.startswith(f"{missing}."):
+            raise ConfigError(
+                f"there is no module {missing!r} in this folder or among the installed packages; "
+                "go to the folder that holds it, or install it"
+            ) from error
+        raise ConfigError(f"module {name!r} imports {missing!r}, which is not installed") from error
+    except SystemExit as error:
+        raise ConfigError(
+            f"module {name!r} ends the program when it is imported; put that under `if __name__ == '__main__':`"
+        ) from error
+    except Exception as error:  # what the application's own module raises, whatever it is
+        raise ConfigError(
+            f"module {name!r} cannot be imported: {type(error).__name__}: {error} (--traceback shows where)"
+        ) from error
+
+
+def _suggest(module: Any) -> str:
+    names = [name for name, value in vars(module).items() if isinstance(value, Agent)]
+    return f" (agents in it: {', '.join(names)})" if names else " (there is no Agent in it)"

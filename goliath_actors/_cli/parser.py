@@ -1,0 +1,171 @@
+"""The arguments. Light on purpose: `--help` and `--version` import nothing beyond this room.
+
+Floor 10.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from typing import NoReturn
+
+from goliath_actors import __version__
+
+__all__ = ["build_parser"]
+
+_TOP = """\
+examples:
+  goliath-actors demo                     a guided tour, no network and no model needed
+  goliath-actors chat                     talk to a small assistant with whatever model is found
+  goliath-actors chat myapp.bot:agent     talk to an agent of your own
+  echo "what time is it?" | goliath-actors chat
+  goliath-actors tools myapp.bot:agent    what the agent may do
+  goliath-actors hooks                    where an extension can look in and decide
+
+'goliath-actors COMMAND --help' says more about a command.
+"""
+
+_CHAT = """\
+examples:
+  goliath-actors chat
+  goliath-actors chat --model qwen3:4b
+  goliath-actors chat --model my-model --model-url http://127.0.0.1:8000/v1
+  goliath-actors chat myapp.bot:agent --store chat.db --conversation u1
+  printf 'add a note: buy milk\\nlist the notes\\n' | goliath-actors chat --yes
+
+the model, first match wins:
+  --model demo            the demo model: fixed rules, no network
+  --model local           a small model in a server of our own (needs the extra 'local')
+  --model-url URL         that server; --model names the model, else its first one
+  a module:agent          brings its own model
+  OPENAI_BASE_URL         that server; OPENAI_API_KEY alone: OpenAI, with --model
+  127.0.0.1:11434         Ollama, if it answers; then 127.0.0.1:8080, llama.cpp
+  otherwise               the demo model
+
+while it runs: Ctrl-C aborts the run, not the program. At the prompt: Ctrl-C twice, Ctrl-D or /quit leaves.
+exit codes: 0 ok, 1 an ask failed, 2 wrong usage, 130 interrupted.
+"""
+
+_DEMO = """\
+examples:
+  goliath-actors demo
+  NO_COLOR=1 goliath-actors demo > tour.txt
+
+exit code 0 only if everything shown held, and every accepted run was told to its observers.
+"""
+
+_TOOLS = """\
+examples:
+  goliath-actors tools
+  goliath-actors tools myapp.bot:agent
+  goliath-actors tools myapp.bot:agent --json
+"""
+
+_HOOKS = """\
+examples:
+  goliath-actors hooks
+  goliath-actors hooks --json
+"""
+
+
+_WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: (.+) \(choose from (.+)\)")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong = _WRONG_COMMAND.match(message)
+        if wrong is not None:
+            commands = wrong[2].replace("'", "")
+            message = f"there is no command {wrong[1]} (there are {commands})"
+        self.exit(2, f"goliath-actors: {message}; see '{self.prog} --help'\n")
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
+    return value
+
+
+def _text(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is blank")
+    return text
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line. Its namespace has `command` and the options of that command."""
+    common = _Parser(add_help=False)
+    common.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    raw = argparse.RawDescriptionHelpFormatter
+    top = _Parser(
+        prog="goliath-actors",
+        description="Language-model conversations as actors on trio.",
+        epilog=_TOP,
+        formatter_class=raw,
+    )
+    top.add_argument("--version", action="version", version=f"goliath-actors {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
+
+    chat = commands.add_parser(
+        "chat",
+        parents=[common],
+        help="talk to an agent in the terminal",
+        description="Talk to an agent in the terminal, or ask it one line of standard input at a time.",
+        epilog=_CHAT,
+        formatter_class=raw,
+    )
+    _agent(chat)
+    chat.add_argument("--model", type=_text, metavar="NAME", help="name of the model, or 'demo', or 'local'")
+    chat.add_argument("--model-url", type=_text, metavar="URL", help="an OpenAI-compatible server, up to /v1")
+    chat.add_argument("--conversation", type=_text, metavar="ID", help="which conversation (default: the agent's own)")
+    chat.add_argument("--store", type=_text, metavar="FILE", help="keep conversations in this file (default: memory)")
+    chat.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="abort a run that takes longer")
+    chat.add_argument("--yes", action="store_true", help="approve whatever asks for confirmation")
+    chat.add_argument("-q", "--quiet", action="store_true", help="show answers and errors, not the steps")
+
+    commands.add_parser(
+        "demo",
+        parents=[common],
+        help="a guided tour of what a runtime promises",
+        description="A guided tour with a labelled demo model: in this process, without network, in seconds.",
+        epilog=_DEMO,
+        formatter_class=raw,
+    )
+
+    tools = commands.add_parser(
+        "tools",
+        parents=[common],
+        help="list an agent's tools",
+        description="List an agent's tools: names, arguments, and whether they change anything.",
+        epilog=_TOOLS,
+        formatter_class=raw,
+    )
+    _agent(tools)
+    tools.add_argument("--json", action="store_true", help="print JSON, schemas included")
+
+    hooks = commands.add_parser(
+        "hooks",
+        parents=[common],
+        help="list the hooks an extension may have",
+        description="List the hooks an extension may have: when they are asked, and what they may answer.",
+        epilog=_HOOKS,
+        formatter_class=raw,
+    )
+    hooks.add_argument("--json", action="store_true", help="print JSON")
+    return top
+
+
+def _agent(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "agent",
+        nargs="?",
+        metavar="module:agent",
+        help="an Agent in your code (default: a built-in assistant with harmless tools)",
+    )

@@ -1,0 +1,195 @@
+"""What the command line writes: plain lines, coloured and cut to the width where a terminal shows them.
+
+Floor 10. Knows nothing of agents and runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import textwrap
+import unicodedata
+from collections.abc import Mapping
+from typing import TextIO, final
+
+import attrs
+
+__all__ = ["Screen", "cells", "fit", "one_line", "plain"]
+
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
+_CLEAR_LINE = "\r\x1b[K"
+_LEAST_WIDTH = 20  # columns; a narrower terminal gets lines that it wraps itself
+
+# Text from a model, a tool or a server must not command the terminal (escape sequences), and what a person confirms
+# must read as it is executed: C0 and C1 controls but newline and tab, and marks that reverse the reading order.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+
+
+def plain(text: str) -> str:
+    """Return `text` with every character that could steer a terminal made visible: ESC as U+241B, others as U+FFFD."""
+    return _UNSAFE.sub(_visible, text.replace("\r\n", "\n"))
+
+
+def _visible(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return chr(0x2400 + code) if code < 0x20 else "\ufffd"
+
+
+def one_line(text: str) -> str:
+    """Return `text` on one line, runs of white space as one space, nothing in it that steers a terminal."""
+    return " ".join(plain(text).split())
+
+
+def cells(text: str) -> int:
+    """Return how many columns a terminal needs for `text`: 2 for wide characters, 0 for combining ones."""
+    return sum(_cell(character) for character in text)
+
+
+def _cell(character: str) -> int:
+    if character.isascii():
+        return 1
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Cf", "Me", "Mn"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("F", "W") else 1
+
+
+def fit(text: str, width: int | None) -> str:
+    """Return `text` cut to `width` columns, an ellipsis at the cut; None cuts nothing."""
+    if width is None or (len(text) * 2 <= width) or cells(text) <= width:
+        return text
+    used, kept = 1, []
+    for character in text:
+        used += _cell(character)
+        if used > width:
+            break
+        kept.append(character)
+    return "".join(kept).rstrip() + "…"
+
+
+@final
+@attrs.define(eq=False)
+class Screen:
+    """One output stream. Everything written to it goes through here, so that it knows where the line stands.
+
+    `colour` and `width` (columns; None: no terminal, nothing is cut) are decided by `on`.
+    """
+
+    stream: TextIO
+    colour: bool = False
+    terminal: bool = False
+    _columns: int | None = None
+    # Invariant: _open is true exactly while the last thing written did not end its line.
+    _open: bool = attrs.field(default=False, init=False)
+    _transient: bool = attrs.field(default=False, init=False)
+
+    @classmethod
+    def on(cls, stream: TextIO, environ: Mapping[str, str]) -> Screen:
+        """Return a screen on `stream`: a terminal has colours (unless NO_COLOR is set or TERM is dumb) and a width."""
+        terminal = _is_terminal(stream)
+        colour = terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+        columns = environ.get("COLUMNS", "")
+        return cls(stream, colour, terminal, int(columns) if columns.isdecimal() and int(columns) else None)
+
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal as it is now, None if there is none or it is too narrow to cut anything."""
+        if not self.terminal:
+            return None
+        columns = self._columns
+        if columns is None:
+            try:
+                columns = os.get_terminal_size(self.stream.fileno()).columns
+            except (OSError, ValueError):
+                columns = 80
+        return columns if columns >= _LEAST_WIDTH else None
+
+    def style(self, text: str, *names: str) -> str:
+        """Return `text` in the named styles, or as it is where there are no colours."""
+        if not self.colour or not names or not text:
+            return text
+        return f"\x1b[{';'.join(_STYLES[name] for name in names)}m{text}\x1b[0m"
+
+    def write(self, text: str, *styles: str) -> None:
+        """Write a piece of a line, at once. The text is made safe; the styles are not part of it."""
+        self._put(self.style(plain(text), *styles), open_line=not text.endswith("\n") if text else self._open)
+
+    def line(self, text: str = "", *styles: str) -> None:
+        """Write a line of its own: an open one is ended first."""
+        self.end_line()
+        self._put(self.style(plain(text), *styles) + "\n", open_line=False)
+
+    def spans(self, *pieces: tuple[str, str], cut: bool = False) -> None:
+        """Write one line made of pieces (text, style; an empty style for none); with `cut`, cut to the width."""
+        self.end_line()
+        left = self.width if cut else None
+        shown: list[str] = []
+        for text, style in pieces:
+            text = fit(plain(text) if left is None else plain(text).replace("\n", " "), left)
+            shown.append(self.style(text, style) if style else text)
+            if left is not None:
+                left -= cells(text)
+                if left <= 0 or text.endswith("…"):
+                    break
+        self._put("".join(shown) + "\n", open_line=False)
+
+    def wrapped(self, text: str, *styles: str, indent: str = "", first: str | None = None) -> None:
+        """Write a paragraph, wrapped at spaces to the width, each line behind `indent`, the first behind `first`."""
+        lead = indent if first is None else first
+        if self.width is None:
+            self.line(lead + one_line(text), *styles)
+            return
+        for row in textwrap.wrap(one_line(text), self.width - 1, initial_indent=lead, subsequent_indent=indent):
+            self.line(row, *styles)
+
+    def end_line(self) -> None:
+        """End an open line, if there is one."""
+        self.clear_status()
+        if self._open:
+            self._put("\n", open_line=False)
+
+    def status(self, text: str) -> None:
+        """Show a line that the next output wipes out; on a terminal alone, and only between lines."""
+        if not self.colour or self._open:
+            return
+        self.clear_status()
+        self._put(self.style(fit(one_line(text), (self.width or 81) - 1), "dim"), open_line=False)
+        self._transient = True
+
+    def clear_status(self) -> None:
+        """Wipe out the line that `status` shows, if there is one."""
+        if self._transient:
+            self._transient = False
+            self._put(_CLEAR_LINE, open_line=False)
+
+    def typed(self) -> None:
+        """A person ended the line by a key: the terminal's cursor stands at the start of the next."""
+        self._open = self._transient = False
+
+    def word(self, text: str, instead: str) -> str:
+        """Return `text` if the stream can carry it, else `instead`."""
+        try:
+            text.encode(self._encoding)
+        except UnicodeEncodeError:
+            return instead
+        return text
+
+    @property
+    def _encoding(self) -> str:
+        return getattr(self.stream, "encoding", None) or "utf-8"
+
+    def _put(self, text: str, *, open_line: bool) -> None:
+        if self._transient:
+            self._transient = False
+            text = _CLEAR_LINE + text
+        encoding = self._encoding
+        # A stream that cannot carry a character gets a question mark: no output may end the program.
+        self.stream.write(text.encode(encoding, "replace").decode(encoding))
+        self.stream.flush()
+        self._open = open_line
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:  # closed
+        return False

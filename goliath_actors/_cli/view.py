@@ -1,0 +1,169 @@
+"""A run on the screen: its steps as they happen, one dim line each, and its answer in full.
+
+Floor 10. Called inline with every event, so that what is shown stands in the order in which it happened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+import attrs
+
+from goliath_actors import RunResult
+from goliath_actors.events import (
+    Answer,
+    Confirm,
+    Escalate,
+    Event,
+    HookDecision,
+    MemoryError,
+    ModelFinished,
+    ModelStarted,
+    PlanMade,
+    Retraction,
+    RunQueued,
+    TextDelta,
+    ToolFinished,
+    ToolStarted,
+)
+
+from .screen import Screen, one_line
+
+__all__ = ["View", "json_line", "thaw"]
+
+_DOING = {
+    "plan": "planning",
+    "arguments": "filling in the arguments",
+    "answer": "answering",
+    "scribe": "remembering",
+    "step": "thinking",
+    "compact": "summarising",
+}
+
+
+def json_line(value: Any) -> str:  # Any: a tool's input or a part of it, plain JSON data
+    """Return plain JSON data, read-only mappings included, as one line of JSON."""
+    return json.dumps(thaw(value), ensure_ascii=False)
+
+
+def thaw(value: Any) -> Any:
+    """Return a plain copy of JSON data that may hold read-only mappings and tuples."""
+    if isinstance(value, Mapping):
+        return {key: thaw(item) for key, item in value.items()}
+    return [thaw(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+@final
+@attrs.define(eq=False)
+class View:
+    """Shows runs. `answers` gets answers alone, `notes` everything else; in a terminal both are one screen.
+
+    `lost` is called once the output is gone (a closed pipe, a vanished terminal). A `quiet` view shows no steps.
+    """
+
+    answers: Screen
+    notes: Screen
+    quiet: bool = False
+    lost: Callable[[], None] = lambda: None
+    # Whether confirmations were typed here, so that showing the decision again would say it twice.
+    asks: bool = False
+    indent: str = ""
+    escalation: Escalate | None = attrs.field(default=None, init=False)
+    # The answer as far as it is out: streamed text, then, once it is whole, what the run says it is.
+    _text: str = attrs.field(default="", init=False)
+    _whole: bool = attrs.field(default=False, init=False)
+
+    def on_event(self, event: Event) -> None:
+        """Show one event. Never raises: an output that is gone ends the program, not the run with an odd error."""
+        try:
+            self._show(event)
+        except OSError:
+            self.lost()
+
+    def _show(self, event: Event) -> None:
+        if isinstance(event, RunQueued):
+            self.escalation, self._text, self._whole = None, "", False
+        elif isinstance(event, TextDelta):
+            self.notes.clear_status()
+            self._write(event.text)
+            self._text += event.text
+        elif isinstance(event, Retraction):
+            self._withdraw("the text above is withdrawn")
+        elif isinstance(event, Answer):
+            self._answer(event.text)
+        elif isinstance(event, Escalate):
+            self.escalation = event
+            self._step("gave up", event.reason + (f": {event.error}" if event.error else ""), "yellow")
+        elif not self.quiet:
+            self._show_step(event)
+
+    def _show_step(self, event: Event) -> None:
+        if isinstance(event, ModelStarted):
+            if event.attempt:
+                self._step("again", f"attempt {event.attempt + 1}")
+            self.notes.status(f"{self.indent}  {_DOING.get(event.role, event.role)} …")
+        elif isinstance(event, ModelFinished) and event.error:
+            self._step("model", event.error, "yellow")
+        elif isinstance(event, PlanMade):
+            what = event.plan_kind if event.tool is None else f"use {event.tool}"
+            why = event.why or event.brief
+            self._step("plan", f"{what}: {why}" if why else what)
+        elif isinstance(event, ToolStarted):
+            self._step("call", f"{event.tool} {json_line(event.input)}")
+            self.notes.status(f"{self.indent}  {event.tool} runs …")
+        elif isinstance(event, ToolFinished):
+            status = "" if event.status == "executed" else f"[{event.status}] "
+            self._step("result", status + event.result, "dim" if not status else "yellow")
+        elif isinstance(event, Confirm) and not self.asks:
+            self._step("confirm", "approved" if event.approved else f"refused: {event.reason or 'no reason given'}")
+        elif isinstance(event, HookDecision):
+            reason = f": {event.reason}" if event.reason else ""
+            self._step("hook", f"{event.extension} in {event.phase}: {event.decision}{reason}", "yellow")
+        elif isinstance(event, MemoryError):
+            self._step("memory", f"not saved: {event.error}", "yellow")
+
+    def asked(self, text: str) -> None:
+        """Show an ask that came out of a file or a pipe, so that its steps can be told from those of others."""
+        self._step("ask", text, "bold")
+
+    def finish(self, result: RunResult) -> None:
+        """Make sure that the whole answer of a run that is over is on the screen."""
+        if result.text and not (self._whole and result.text == self._text):
+            self._answer(result.text)
+        self.end()
+        if result.stopped is not None and not self.quiet:
+            stopped = result.stopped
+            self._step("stopped", f"{stopped.extension} in {stopped.phase}: {stopped.reason}", "yellow")
+
+    def end(self) -> None:
+        """End whatever line is open."""
+        self.answers.end_line()
+        self.notes.clear_status()
+
+    def _answer(self, text: str) -> None:
+        self.notes.clear_status()
+        if self._text.strip() != text.strip():
+            if self._text:
+                self._withdraw("the answer was changed to")
+            self._write(text)
+        self._text, self._whole = text, True
+        self.answers.end_line()
+
+    def _write(self, text: str) -> None:
+        if self.indent and not self._text:
+            self.answers.write(self.indent)
+        self.answers.write(text)
+
+    def _withdraw(self, words: str) -> None:
+        self.end()
+        if self._text:
+            self.notes.line(f"{self.indent}  ({words})", "dim")
+        self._text = ""
+
+    def _step(self, label: str, text: str, style: str = "dim") -> None:
+        if self.quiet:
+            return
+        self.answers.end_line()
+        self.notes.spans((f"{self.indent}  {label:<8}{one_line(text)}", style), cut=True)

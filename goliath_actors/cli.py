@@ -1,0 +1,34 @@
+"""The command `goliath-actors`: `chat`, `demo`, `tools` and `hooks`.
+
+Floor 10. Uses only the public API; what a command needs is imported when that command runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from ._cli.parser import build_parser
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Arguments: `argv`, the arguments without the program's name; None takes those of the process.
+
+    Returns: the exit code: 0 ok, 1 an error, 2 wrong usage or set-up, 130 interrupted.
+    """
+    parser = build_parser()
+    try:
+        arguments = parser.parse_args(argv)
+    except SystemExit as end:  # argparse has printed help, a version, or what is wrong
+        return end.code if isinstance(end.code, int) else 0
+    if arguments.command is None:
+        parser.print_help(sys.stderr)
+        return 2
+    from ._cli.command import Terminal, run_command
+
+    return run_command(arguments, Terminal(sys.stdin, sys.stdout, sys.stderr, os.environ, os.getcwd()))
