@@ -6,7 +6,7 @@ Floor 4½. Wrong configuration raises here, at once, never in the middle of a ru
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, final
 
 import attrs
 
@@ -25,7 +25,15 @@ from .values import FallbackAnswer
 
 __all__ = ["Agent", "output_schema"]
 
-C = TypeVar("C")
+if TYPE_CHECKING:
+    # With a default, an `Agent` may be named without its context type; typing has none before Python 3.13.
+    from typing_extensions import TypeVar
+
+    C = TypeVar("C", default=Any)
+else:
+    from typing import TypeVar
+
+    C = TypeVar("C")
 
 Facts: TypeAlias = "Mapping[str, str] | Callable[..., Mapping[str, str] | Awaitable[Mapping[str, str]]]"
 # Any in the parameters: callbacks may name their own, wider types.

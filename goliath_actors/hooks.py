@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias
 
 import attrs
 
@@ -104,8 +104,17 @@ __all__ = [
     "TransformStream",
 ]
 
-C = TypeVar("C")
-C_co = TypeVar("C_co", covariant=True)
+if TYPE_CHECKING:
+    # With a default, an `Extension` may be named without its context type; typing has none before Python 3.13.
+    from typing_extensions import TypeVar
+
+    C = TypeVar("C", default=Any)
+    C_co = TypeVar("C_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    C = TypeVar("C")
+    C_co = TypeVar("C_co", covariant=True)
 T = TypeVar("T")
 MaybeAwaitable: TypeAlias = T | Awaitable[T]
 

@@ -13,7 +13,7 @@ import sys
 import types
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Annotated, Any, Final, Generic, Literal, TypeVar, Union, cast, final, overload
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, Union, cast, final, overload
 
 import attrs
 
@@ -37,7 +37,15 @@ __all__ = [
 ]
 
 # Any, below: the application's context, what its tools take and return, and JSON data.
-C = TypeVar("C")
+if TYPE_CHECKING:
+    # With a default, a `ToolContext` may be named without its context type; typing has none before Python 3.13.
+    from typing_extensions import TypeVar
+
+    C = TypeVar("C", default=Any)
+else:
+    from typing import TypeVar
+
+    C = TypeVar("C")
 
 # The planned loop's argument schema has a field of this name, for values that the model could not find.
 _RESERVED: Final = frozenset({"missing"})
