@@ -125,8 +125,9 @@ class ToolContext(Generic[C]):
     steps: tuple[Step, ...] = attrs.field(default=(), converter=_steps)
     recent: tuple[Exchange, ...] = attrs.field(default=(), converter=_exchanges)
     result_budget: int = 512
-    _submit: Callable[..., Any] | None = attrs.field(default=None, repr=False)
-    _suspend: Callable[[Any], Awaitable[Any]] | None = attrs.field(default=None, repr=False)
+    # Aliases, since pyright does not know that attrs drops the underscore.
+    _submit: Callable[..., Any] | None = attrs.field(default=None, repr=False, alias="submit")
+    _suspend: Callable[[Any], Awaitable[Any]] | None = attrs.field(default=None, repr=False, alias="suspend")
 
     def submit(self, ask: str, **options: Any) -> Any:
         """Submit another ask, as `Runtime.submit` does, and return its `Run`. Never waits.
