@@ -16,6 +16,8 @@ _INLINE_NODES: Final = 2_000
 # Keywords whose value maps names to schemas, and keywords whose value is data and no schema.
 BY_NAME: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 DATA: Final = frozenset({"default", "enum", "const", "examples", "required"})
+# Titles only repeat names; discriminators are no JSON schema, and point to definitions that are written out here.
+_DROPPED: Final = frozenset({"title", "discriminator", "$ref"})
 PREFIX: Final = "#/$defs/"
 
 
@@ -37,7 +39,7 @@ def flatten(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[s
         own = {
             key: thaw(item) if key in DATA else put(item, key in BY_NAME)
             for key, item in node.items()
-            if key not in ("title", "$ref")
+            if key not in _DROPPED
         }
         name = _referred(node)
         if name is None or name not in definitions:

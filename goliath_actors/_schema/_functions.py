@@ -5,8 +5,9 @@ Floor 1.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import attrs
 import msgspec
@@ -24,11 +25,13 @@ from ._readers import reader_of
 
 @attrs.frozen(eq=False)
 class Parameter:
-    """One parameter: `default` is `attrs.NOTHING` for a required one; `description` is used if the type has none."""
+    """One parameter. `default` is `Parameter.empty` for a required one; `description` is that of the docstring."""
+
+    empty: ClassVar[Any] = inspect.Parameter.empty
 
     name: str
     annotation: Any
-    default: Any = attrs.NOTHING
+    default: Any = inspect.Parameter.empty
     description: str = ""
 
 
@@ -55,7 +58,7 @@ class Parameters:
                 ) from error
             self._readers[parameter.name] = reader
             properties[parameter.name] = _described(_hoisted(thaw(reader.schema), definitions), parameter)
-        self._required = tuple(p.name for p in parameters if p.default is attrs.NOTHING)
+        self._required = tuple(p.name for p in parameters if p.default is Parameter.empty)
         schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
         if self._required:
             schema["required"] = list(self._required)
@@ -113,20 +116,11 @@ def plain_object(raw: Any) -> dict[str, Any]:
 
 
 def _described(schema: dict[str, Any], parameter: Parameter) -> dict[str, Any]:
-    description = schema.get("description") or parameter.description
-    for note in getattr(parameter.annotation, "__metadata__", ()):
-        # The two usual notations beside msgspec's: a bare string, and `Doc` with its `documentation`.
-        text = note if isinstance(note, str) else getattr(note, "documentation", None)
-        if isinstance(text, str):
-            description = text
-    if parameter.description and not _describes(parameter.annotation):
-        description = parameter.description
+    """Add the default, and the first description found: in the annotation, in the docstring, of the type."""
+    description = _note(parameter.annotation) or parameter.description or schema.pop("description", "")
     if description:
-        schema = {
-            "description": " ".join(description.split()),
-            **{k: v for k, v in schema.items() if k != "description"},
-        }
-    if parameter.default is not attrs.NOTHING and parameter.default is not None:
+        schema = {**schema, "description": " ".join(description.split())}
+    if parameter.default is not Parameter.empty and parameter.default is not None:
         try:
             default = msgspec.to_builtins(parameter.default, str_keys=True)
         except (TypeError, ValueError, RecursionError):
@@ -136,12 +130,13 @@ def _described(schema: dict[str, Any], parameter: Parameter) -> dict[str, Any]:
     return schema
 
 
-def _describes(annotation: Any) -> bool:
-    """Say whether an annotation carries a description of its own, as opposed to its class's docstring."""
+def _note(annotation: Any) -> str:
+    """Return the description in an annotation's metadata: a bare string, `documentation` (Doc) or `description`."""
     for note in getattr(annotation, "__metadata__", ()):
-        if isinstance(note, str) or any(getattr(note, name, None) for name in ("description", "documentation")):
-            return True
-    return False
+        for text in (note, getattr(note, "documentation", None), getattr(note, "description", None)):
+            if isinstance(text, str) and text.strip():
+                return text
+    return ""
 
 
 def _hoisted(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:

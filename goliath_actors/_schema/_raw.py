@@ -74,7 +74,7 @@ def _json_schema_problem(error: Any, path: str) -> str:
 
 
 def _unusable(node: Any, root: Any) -> Iterator[str]:
-    """Yield what a valid schema may hold and this one may not: references that lead nowhere, patterns not ours."""
+    """Yield what a valid schema may hold and this one may not: references that lead nowhere."""
     if isinstance(node, list):
         for item in node:
             yield from _unusable(item, root)
@@ -83,13 +83,6 @@ def _unusable(node: Any, root: Any) -> Iterator[str]:
     reference = node.get("$ref")
     if isinstance(reference, str) and not _resolves(reference, root):
         yield f"the reference {reference!r} leads to nothing inside it"
-    pattern = node.get("pattern")
-    for text in (pattern, *(node.get("patternProperties") or ())):
-        if isinstance(text, str):
-            try:
-                re.compile(text)
-            except re.error as error:
-                yield f"the pattern {text!r} is not one of Python's: {error}"
     for key, item in node.items():
         if key in BY_NAME and isinstance(item, dict):
             for inner in item.values():

@@ -68,7 +68,10 @@ class TypeReader:
         try:
             (schema,), found = msgspec.json.schema_components((_dated(annotation),), schema_hook=hook)
         except (TypeError, ValueError, NotImplementedError, NameError) as error:
-            raise ConfigError(f"{_type_name(annotation)} has no JSON schema ({one_line(error)})") from error
+            why = one_line(error)
+            if "schema_hook" in why:  # msgspec's advice to its own users, no help to ours
+                why = f"JSON cannot express {why.partition(') type ')[2].removesuffix(' is not supported') or 'it'}"
+            raise ConfigError(f"{_type_name(annotation)} has no JSON schema ({why})") from error
         definitions.update(found)
         self.schema: Mapping[str, Any] = freeze(flatten(schema, definitions))
 
@@ -104,9 +107,13 @@ def _encode(value: Any) -> Any:
 
 def _project(raw: Any, data: Any) -> Any:
     """Return `data`, the coerced form of `raw`, with only those fields that were given: defaults are not shown (H6)."""
+    if isinstance(data, tuple):
+        data = list(data)
     if isinstance(raw, dict) and isinstance(data, dict):
         return {key: _project(item, data[key]) for key, item in raw.items() if key in data}
-    if isinstance(raw, list) and isinstance(data, list) and len(raw) == len(data):
+    if isinstance(raw, list) and isinstance(data, list):
+        if len(raw) != len(data):  # a set that was given one element twice
+            raw = data
         return [_project(old, new) for old, new in zip(raw, data, strict=True)]
     return data
 
@@ -142,6 +149,8 @@ def _diagnose(raw: Any, annotation: Any, path: str) -> Iterator[str]:
         return
     fields = _fields_of(annotation)
     if isinstance(raw, dict) and fields is not None:
+        unknown = raw.keys() - fields.keys() if _is_closed(annotation) else ()
+        yield from (at(path, f"there is no field {name}") for name in raw if name in unknown)
         for name, (kind, required) in fields.items():
             inner = f"{path}.{name}" if path else name
             if name in raw:
@@ -152,7 +161,10 @@ def _diagnose(raw: Any, annotation: Any, path: str) -> Iterator[str]:
     try:
         _convert(raw, annotation)
     except Exception as error:  # noqa: BLE001 - as in read
-        yield _problem(error, path, annotation)
+        if hasattr(error.__cause__, "errors"):
+            yield from _pydantic_problems(error.__cause__, path)
+        else:
+            yield _problem(error, path, annotation)
 
 
 def _bare(annotation: Any, raw: Any) -> Any:
@@ -182,12 +194,17 @@ def _fields_of(annotation: Any) -> dict[str, tuple[Any, bool]] | None:
         return None
 
 
+def _is_closed(annotation: Any) -> bool:
+    config = getattr(annotation, "__struct_config__", None)
+    return config is not None and config.forbid_unknown_fields and config.tag is None
+
+
 def _problem(error: Exception, path: str, annotation: Any = None) -> str:
     text = one_line(error) if isinstance(error, msgspec.ValidationError) else f"{type(error).__name__}: {error}"
     text, _, place = text.partition(" - at `$")
     text = text.replace("`", "")
-    if text.startswith(("Expected", "Invalid")):
-        text = text[0].lower() + text[1:]
+    if isinstance(error, msgspec.ValidationError):
+        text = text[:1].lower() + text[1:]
     if text.startswith("invalid enum value") and annotation is not None:
         allowed = TypeReader(annotation).schema.get("enum", ())
         text += f"; allowed are {', '.join(map(repr, allowed))}" if allowed else ""
@@ -209,6 +226,8 @@ def _speaks_pydantic(annotation: Any) -> bool:
         item = pending.pop()
         pending.extend(typing.get_args(item))
         pending.extend(getattr(item, "__metadata__", ()))
+        if hasattr(item, "__pydantic_validator__"):  # its dataclasses derive from nothing
+            return True
         kinds = item.__mro__ if isinstance(item, type) else type(item).__mro__
         if any(kind.__module__.partition(".")[0] == "pydantic" for kind in kinds):
             return True
@@ -243,7 +262,7 @@ class _PydanticReader:
         return Checked(data, value)
 
 
-def _pydantic_problems(error: Exception, path: str) -> list[str]:
+def _pydantic_problems(error: BaseException | None, path: str) -> list[str]:
     errors: Any = getattr(error, "errors", None)
     if errors is None:
         return [at(path, f"{type(error).__name__}: {error}")]

@@ -148,8 +148,7 @@ def _parameter(
     annotation = evaluate(parameter)
     if is_context(annotation):
         raise ConfigError(f"{what} is a context; it must be the first parameter")
-    default = attrs.NOTHING if parameter.default is parameter.empty else parameter.default
-    return Parameter(name, annotation, default, notes.get(name, ""))
+    return Parameter(name, annotation, parameter.default, notes.get(name, ""))
 
 
 def _evaluated(parameter: inspect.Parameter, *, owner: str, scope: dict[str, Any], names: Mapping[str, Any]) -> Any:
