@@ -161,8 +161,9 @@ class StreamBlock:
         self._guard: Any = None
 
     async def __aenter__(self) -> Run:
-        self._run = self._accept()
-        self._guard = self._run.guard()
+        run: Run = self._accept()
+        self._run = run
+        self._guard = run.guard()
         self._guard.__enter__()
         entered = False
         try:
@@ -171,7 +172,7 @@ class StreamBlock:
         finally:
             if not entered:
                 await self._leave()
-        return self._run
+        return run
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -21,7 +21,7 @@ class FrozenDict(dict[str, Any]):
     """A `dict` that refuses to be changed."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse
 
     def __copy__(self) -> dict[str, Any]:
         return dict(self)
@@ -40,8 +40,8 @@ class FrozenList(list[Any]):
     """A `list` that refuses to be changed."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = append = extend = insert = remove = pop = clear = sort = reverse = _refuse  # type: ignore[assignment]
-    __iadd__ = __imul__ = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = append = extend = insert = remove = pop = clear = sort = reverse = _refuse
+    __iadd__ = __imul__ = _refuse
 
     def __copy__(self) -> list[Any]:
         return list(self)

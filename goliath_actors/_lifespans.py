@@ -1,4 +1,4 @@
-"""Resources that live as long as a runtime: its store, then its extensions' lifespans.
+"""Resources that live as long as a runtime: its store, its models' connections, then its extensions' lifespans.
 
 Floor 7. Each is entered and left in a task of its own, so that leaving can be shielded without a scope that would
 outlive the resource's own scopes.
@@ -16,7 +16,7 @@ import trio
 from .errors import ConfigError
 from .hooks import Extension
 
-__all__ = ["hold_all", "lifespans"]
+__all__ = ["closing", "hold_all", "lifespans"]
 
 # Extension objects whose lifespan is entered, in this process (H11: by one runtime at a time).
 _entered: set[int] = set()
@@ -84,6 +84,29 @@ async def hold_all(managers: Sequence[AbstractAsyncContextManager[Any]]) -> Asyn
         raise errors[0]
     if errors:
         raise ExceptionGroup("resources of the runtime failed", errors)
+
+
+def closing(agents: Sequence[Any]) -> list[AbstractAsyncContextManager[Any]]:
+    """Return what closes the agents' models and fallbacks at the end: those that have an `aclose`, each once.
+
+    An adapter keeps connections between calls; closing it gives back the idle ones, and it stays usable.
+    """
+    managers: list[AbstractAsyncContextManager[Any]] = []
+    seen: set[int] = set()
+    for agent in agents:
+        for adapter in (agent.model, agent.fallback):
+            if callable(getattr(adapter, "aclose", None)) and id(adapter) not in seen:
+                seen.add(id(adapter))
+                managers.append(_closing(adapter))
+    return managers
+
+
+@asynccontextmanager
+async def _closing(adapter: Any) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await adapter.aclose()
 
 
 def lifespans(agents: Sequence[Any]) -> list[AbstractAsyncContextManager[Any]]:

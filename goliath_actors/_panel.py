@@ -356,7 +356,9 @@ class Panel:
                 stream = await stack.enter_async_context(aclosing(self._guarded(row, hook, out, passed)))
             yield stream
 
-    async def _guarded(self, row: str, hook: Hook, stream: Any, passed: list[BaseException]) -> Any:
+    async def _guarded(
+        self, row: str, hook: Hook, stream: Any, passed: list[BaseException]
+    ) -> AsyncGenerator[Any, None]:
         try:
             async for event in stream:
                 yield event

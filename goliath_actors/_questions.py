@@ -190,7 +190,7 @@ class Question:
         cls: Any = type(self)  # Any: a class is hashable, whatever the class says of its instances
         if not _has_containers(cls):
             return self
-        new = object.__new__(cls)
+        new: Question = object.__new__(cls)
         put = object.__setattr__
         for name in _field_names(cls):
             put(new, name, getattr(self, name))
@@ -214,10 +214,10 @@ class BeforeRun(Question):
 
     ask: str
     instructions: str
-    _facts: Mapping[str, str]
+    _facts: Mapping[str, str] = attrs.field(alias="facts")
     entry: Literal["run", "resume", "steer"] = "run"
     # Names of all the agent's tools, so that a filter with a misspelt name is an error (H9).
-    _known: frozenset[str] = attrs.field(default=frozenset(), repr=False)
+    _known: frozenset[str] = attrs.field(default=frozenset(), alias="known", repr=False)
     facts = _OwnCopy[dict[str, str]]("facts")
 
 
@@ -247,7 +247,7 @@ class BeforePlan(Question):
     context_text: str
     steps: tuple[Step, ...]
     attempt: int
-    _known: frozenset[str] = attrs.field(default=frozenset(), repr=False)
+    _known: frozenset[str] = attrs.field(default=frozenset(), alias="known", repr=False)
 
 
 @attrs.frozen(eq=False)
@@ -300,11 +300,13 @@ class BeforeTool(Question):
 
     call_id: str
     tool: ToolDescriptor
-    _input: Mapping[str, Any]
+    _input: Mapping[str, Any] = attrs.field(alias="input")
     brief: str
     steps: tuple[Step, ...]
     # Set by the tool room: validates and transforms a replacement by the tool's own schema.
-    _check: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = attrs.field(default=None, repr=False)
+    _check: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = attrs.field(
+        default=None, alias="check", repr=False
+    )
     input = _OwnCopy[dict[str, Any]]("input")
 
 
@@ -314,7 +316,7 @@ class AroundTool(Question):
 
     call_id: str
     tool: ToolDescriptor
-    _input: Mapping[str, Any]
+    _input: Mapping[str, Any] = attrs.field(alias="input")
     input = _OwnCopy[dict[str, Any]]("input")
 
 
@@ -324,9 +326,9 @@ class AfterTool(Question):
 
     call_id: str
     tool: ToolDescriptor
-    _input: Mapping[str, Any]
+    _input: Mapping[str, Any] = attrs.field(alias="input")
     result: str
-    _outcome: ToolOutcome
+    _outcome: ToolOutcome = attrs.field(alias="outcome")
     steps: tuple[Step, ...]
     input = _OwnCopy[dict[str, Any]]("input")
     outcome = _OwnCopy[ToolOutcome]("outcome")
@@ -395,7 +397,7 @@ class BeforeRewrite(Question):
     """History is about to be rewritten: `regenerate`, `retry` or `visibility`."""
 
     kind: str
-    _changes: Mapping[str, Any]
+    _changes: Mapping[str, Any] = attrs.field(alias="changes")
     changes = _OwnCopy[dict[str, Any]]("changes")
 
 
@@ -404,7 +406,7 @@ class AfterRewrite(Question):
     """History was rewritten."""
 
     kind: str
-    _changes: Mapping[str, Any]
+    _changes: Mapping[str, Any] = attrs.field(alias="changes")
     changes = _OwnCopy[dict[str, Any]]("changes")
 
 

@@ -26,7 +26,7 @@ from ._agent import Agent, check_seconds, output_schema
 from ._conversation import Actor, Turns
 from ._facade import Conversation, StreamBlock
 from ._journal import RunJournal, leaves
-from ._lifespans import hold_all, lifespans
+from ._lifespans import closing, hold_all, lifespans
 from ._mailbox import Job, Run, current_run
 from ._panel import Panel
 from ._run import RunOptions, execute_run, make_work
@@ -447,7 +447,8 @@ class Runtime:
         envelope = actor.current
         assert envelope is not None
         assert self._nursery is not None
-        envelope.context_vars.run(partial(self._nursery.start_soon, self._turn, actor, envelope, name=actor.label))
+        start = self._nursery.start_soon
+        envelope.context_vars.run(lambda: start(self._turn, actor, envelope, name=actor.label))
 
     @trio.lowlevel.enable_ki_protection
     async def _turn(self, actor: Actor, envelope: Run | Job) -> None:
@@ -793,7 +794,7 @@ async def open_runtime(
     held = [runtime._store] if hasattr(runtime._store, "__aenter__") else []
     failed: Exception | None = None
     try:
-        async with hold_all([*held, *lifespans(agents)]):  # type: ignore[list-item]  # stores may be context managers
+        async with hold_all([*held, *closing(agents), *lifespans(agents)]):  # type: ignore[list-item]  # stores may be context managers
             async with trio.open_nursery() as outer:
                 await outer.start(runtime.host)
                 outer.start_soon(runtime.watch)

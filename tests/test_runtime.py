@@ -13,7 +13,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from goliath_actors import Extension, RunAborted, open_runtime, serve_runtime
+from goliath_actors import Agent, Extension, RunAborted, open_runtime, serve_runtime
 from goliath_actors._work import Work
 from goliath_actors.errors import (
     ConfigError,
@@ -24,10 +24,10 @@ from goliath_actors.errors import (
     ReentrantRun,
     RuntimeClosed,
 )
-from goliath_actors.testing import Gate, Journal, check_events
+from goliath_actors.testing import Gate, Journal, ScriptedModel, check_events
 from goliath_actors.values import ConversationStatus
 
-from .loops import loop_agent
+from .loops import ScriptedLoop, echo, loop_agent
 
 
 def gated(gate: Gate, answer: str = "done") -> Any:
@@ -1165,3 +1165,19 @@ async def test_a_lifespan_whose_background_task_fails_ends_the_runtime_with_its_
             runtime.submit("hi")
             await trio.sleep_forever()
     assert journal.heard("on_finish") == [("hi", "aborted")]
+
+
+async def test_models_and_fallbacks_that_can_be_closed_are_closed_once_at_the_end() -> None:
+    closed: list[str] = []
+
+    class Closable(ScriptedModel):
+        async def aclose(self) -> None:
+            await trio.lowlevel.checkpoint()
+            closed.append(self.name)
+
+    model = Closable([], name="shared")
+    one, two = (Agent(name=name, model=model, loop=ScriptedLoop(echo)) for name in ("one", "two"))
+    async with open_runtime(one, two) as runtime:
+        runtime.submit("hi", agent="one")
+        assert closed == []
+    assert closed == ["shared"]
