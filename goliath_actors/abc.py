@@ -146,10 +146,18 @@ class Model(Protocol):
 
 @runtime_checkable
 class TokenCounter(Protocol):
-    """Counts the tokens of a text. `exact` is False for an estimate."""
+    """Counts the tokens of a text."""
 
-    name: str
-    exact: bool
+    # Properties, so that a frozen class will do.
+    @property
+    def name(self) -> str:
+        """Name of the counter, for budget events and errors."""
+        ...
+
+    @property
+    def exact(self) -> bool:
+        """False for an estimate."""
+        ...
 
     def count(self, text: str) -> int:
         """Return the number of tokens in `text`, control-token text counted as plain text; in bounded time."""
