@@ -14,6 +14,7 @@ import trio
 
 from ._conversation import Actor
 from ._mailbox import Run
+from .errors import ConfigError
 from .values import ConversationStatus, Memory, Page, RunResult
 
 __all__ = ["AskOptions", "Conversation", "Doors", "StreamBlock"]
@@ -147,6 +148,38 @@ class Conversation:
         Cancellation: only the wait ends; the conversation is forgotten all the same.
         """
         await self._doors.forget(self._agent, self.id)
+
+    def steer(self, text: str, **options: Unpack[AskOptions]) -> Run:
+        """Hand a text to the running run, or start one. Needs a `ToolLoop`.
+
+        Raises: `ConfigError` for an agent with another loop.
+        """
+        raise self._needs_tool_loop("steer")
+
+    async def resume(self, answers: Mapping[str, Any], **options: Unpack[AskOptions]) -> RunResult:
+        """Go on with a run that waits for answers. Needs a `ToolLoop`.
+
+        Raises: `ConfigError` for an agent with another loop.
+        """
+        raise self._needs_tool_loop("resume")
+
+    def submit_resume(self, answers: Mapping[str, Any], **options: Unpack[AskOptions]) -> Run:
+        """As `resume`, without waiting. Needs a `ToolLoop`.
+
+        Raises: `ConfigError` for an agent with another loop.
+        """
+        raise self._needs_tool_loop("submit_resume")
+
+    async def rewrite(self, kind: str, **options: Unpack[AskOptions]) -> RunResult:
+        """Rewrite history, as in "regenerate". Needs a `ToolLoop`.
+
+        Raises: `ConfigError` for an agent with another loop.
+        """
+        raise self._needs_tool_loop("rewrite")
+
+    def _needs_tool_loop(self, door: str) -> ConfigError:
+        loop = type(self._agent.loop).__name__
+        return ConfigError(f"{door} needs an agent with a ToolLoop; {self._agent.name!r} has a {loop}")
 
 
 @final

@@ -383,6 +383,7 @@ class Panel:
             await self.observe_one(row, hook, question)
             await trio.lowlevel.checkpoint_if_cancelled()
 
+    @trio.lowlevel.disable_ki_protection  # as execute_run: it is an application's code, also under a shield
     async def observe_one(self, row: str, hook: Hook, question: Question) -> None:
         """Tell one observer. What it raises is a diagnostic (invariant 8)."""
         try:

@@ -80,6 +80,8 @@ class Finished:
         )
 
 
+# The turn around this is protected from Ctrl-C; application code is not: an endless loop in a tool can be interrupted.
+@trio.lowlevel.disable_ki_protection
 async def execute_run(
     agent: Agent[Any],
     run: Run,

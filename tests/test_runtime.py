@@ -1181,3 +1181,16 @@ async def test_models_and_fallbacks_that_can_be_closed_are_closed_once_at_the_en
         runtime.submit("hi", agent="one")
         assert closed == []
     assert closed == ["shared"]
+
+
+async def test_doors_that_need_a_tool_loop_say_so() -> None:
+    async with open_runtime(loop_agent()) as runtime:
+        conversation = runtime.conversation("c")
+        with pytest.raises(ConfigError, match="steer needs an agent with a ToolLoop"):
+            conversation.steer("left")
+        with pytest.raises(ConfigError, match="submit_resume needs"):
+            conversation.submit_resume({})
+        with pytest.raises(ConfigError, match="resume needs"):
+            await conversation.resume({})
+        with pytest.raises(ConfigError, match="rewrite needs"):
+            await conversation.rewrite("regenerate")
