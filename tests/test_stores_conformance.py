@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from hypothesis import given, settings
@@ -14,9 +16,11 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from goliath_actors._conformance import StoreCheck, store_conformance
-from goliath_actors.abc import Store
+from goliath_actors.abc import Change, Entry, Record, Store
+from goliath_actors.errors import StoreConflict
 from goliath_actors.stores import InMemoryStore, SqliteStore
 from goliath_actors.stores._reference import Acquire, Commit, Find, Forget, Keys, Op, Read, Reference, Release, step
+from goliath_actors.values import Page
 
 MakeStore = Callable[[Path], Store]
 
@@ -54,6 +58,86 @@ async def test_the_whole_suite_runs_on_one_database(make: MakeStore, tmp_path: P
         mock_clock.jump(seconds)
 
     await store_conformance(lambda: make(tmp_path), pass_time=pass_time)
+
+
+class Faulty:
+    """A store that does one thing wrong. Any: what it wraps is reached by name, which no type checker follows."""
+
+    def __init__(self, **methods: Any) -> None:
+        self.inner: Any = InMemoryStore()
+        self.methods = methods
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.methods:
+            return partial(self.methods[name], self.inner)
+        return getattr(self.inner, name)
+
+
+def faulty(**methods: Any) -> Any:
+    return Faulty(**methods)
+
+
+async def forget_the_lease(store: Any, key: str) -> None:
+    await store.forget(key)
+    store._leases.pop(key, None)
+
+
+async def no_checkpoint(store: Any, key: str, owner: str) -> None:
+    store._leases.pop(key, None)
+
+
+async def anything_goes(store: Any, key: str, change: Change, expect: object = None, token: object = None) -> Record:
+    try:
+        return await store.commit(key, change, expect, token)  # type: ignore[no-any-return]
+    except StoreConflict:
+        return await store.commit(key, change)  # type: ignore[no-any-return]
+
+
+async def lose_a_part(store: Any, key: str, change: Change, expect: object = None, token: object = None) -> Record:
+    record: Record = await store.commit(key, attrs.evolve(change, append=()), expect, token)
+    await trio.lowlevel.checkpoint()
+    return await store.commit(key, Change(append=change.append)) if change.append else record
+
+
+async def newest(store: Any, key: str, before: int | None = None, limit: int = 50, **where: Any) -> Page:
+    where["anchor"] = None
+    return await store.entries(key, before, limit=limit, **where)  # type: ignore[no-any-return]
+
+
+async def backwards(store: Any, *args: Any, **where: Any) -> list[str]:
+    return sorted(await store.keys(*args, **where), reverse=True)
+
+
+async def found_anywhere(store: Any, key: str, idempotency_key: str) -> Entry | None:
+    return next(iter((await store.entries(key)).entries), None)
+
+
+@pytest.mark.parametrize(
+    ("fault", "failing"),
+    [
+        ({"commit": anything_goes}, "a_conflict_changes_nothing"),
+        ({"commit": anything_goes}, "one_of_many_writers_with_the_same_version_wins"),
+        ({"commit": anything_goes}, "an_older_token_is_refused"),
+        ({"commit": lose_a_part}, "a_cancelled_commit_is_there_wholly_or_not_at_all"),
+        ({"commit": lose_a_part}, "it_agrees_with_a_plain_reference"),
+        ({"forget": forget_the_lease}, "leases_are_exclusive_and_their_tokens_grow"),
+        ({"release": no_checkpoint}, "every_method_is_a_checkpoint"),
+        ({"entries": newest}, "an_anchor_keeps_pages_from_shifting"),
+        ({"keys": backwards}, "keys_come_in_order_page_by_page"),
+        ({"find": found_anywhere}, "entries_are_found_by_their_idempotency_key"),
+        ({"durable": lambda store: True}, "a_durable_store_is_found_again"),
+    ],
+)
+async def test_a_store_with_a_fault_fails(fault: dict[str, Any], failing: str, mock_clock: MockClock) -> None:
+    check = next(check for check in store_conformance if check.__name__ == failing)
+    with pytest.raises((AssertionError, StoreConflict)):
+        await check(lambda: faulty(**fault))
+
+
+async def test_the_suite_names_the_check_that_failed(mock_clock: MockClock) -> None:
+    with pytest.raises(AssertionError) as caught:
+        await store_conformance(lambda: faulty(keys=backwards))
+    assert caught.value.__notes__ == ["in the store check every_text_comes_back_as_it_was"]
 
 
 keys = st.integers(0, 3)

@@ -258,6 +258,37 @@ async def test_closing_in_a_cancelled_scope_writes_what_waits_and_closes(tmp_pat
         assert await store.load("k") == Record(1)
 
 
+async def test_closing_waits_for_who_reads_and_for_who_closes_too(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "chat.db", max_readers=3)
+    await store.commit("k", Change())
+    reached, release = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def slow(connection: sqlite3.Connection) -> int:
+        reached.set()
+        release.wait()
+        return len(connection.execute("SELECT * FROM records").fetchall())
+
+    async def read() -> None:
+        assert await store._read(slow) == 1
+        order.append("read")
+
+    async def close() -> None:
+        await store.aclose()
+        order.append("closed")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.to_thread.run_sync(reached.wait)
+        nursery.start_soon(close)
+        nursery.start_soon(close)
+        await wait_all_tasks_blocked()
+        assert order == []
+        release.set()
+    assert order == ["read", "closed", "closed"]
+    assert files(tmp_path) == ["chat.db"]
+
+
 def test_a_store_serves_one_trio_run_after_another(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "chat.db")
     assert trio.run(store.commit, "k", Change()) == Record(1)

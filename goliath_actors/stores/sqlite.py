@@ -109,6 +109,8 @@ class SqliteStore:
     _reading: trio.CapacityLimiter = attrs.field(init=False, default=attrs.Factory(_limiter_of, takes_self=True))
     # Connections that nobody reads with at the moment. Threads push and pop; both are atomic.
     _readers: list[sqlite3.Connection] = attrs.field(factory=list, init=False)
+    # Two who close at once would each hold some of the places that the other one needs.
+    _closing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _entered: int = attrs.field(default=0, init=False)
     _opened: bool = attrs.field(default=False, init=False)
     _closed: bool = attrs.field(default=False, init=False)
@@ -143,17 +145,21 @@ class SqliteStore:
         """
         self._closed, self._opened = True, False
         with trio.CancelScope(shield=True):
-            # Whoever holds all places knows that nobody reads.
-            places = [object() for _ in range(self._max_readers)]
-            for place in places:
-                await self._reading.acquire_on_behalf_of(place)
-            while self._readers:
-                self._readers.pop().close()
-            for place in places:
-                self._reading.release_on_behalf_of(place)
-            # The writer goes last: SQLite empties and removes the journal when the last connection closes.
-            await self._writer.close()
+            async with self._closing:
+                await self._close()
         await trio.lowlevel.checkpoint()
+
+    async def _close(self) -> None:
+        # Whoever holds all places knows that nobody reads.
+        places = [object() for _ in range(self._max_readers)]
+        for place in places:
+            await self._reading.acquire_on_behalf_of(place)
+        while self._readers:
+            self._readers.pop().close()
+        for place in places:
+            self._reading.release_on_behalf_of(place)
+        # The writer goes last: SQLite empties and removes the journal when the last connection closes.
+        await self._writer.close()
 
     async def load(self, key: str) -> Record:
         """Return the record, or an empty one of version 0. See `Store.load`.
