@@ -60,10 +60,13 @@ def test_an_interrupt_tells_every_observer_keeps_the_write_and_ends_the_process(
     child = subprocess.Popen(
         [sys.executable, str(program), str(database)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "started\n"
-    child.send_signal(signal.SIGINT)
-    output, errors = child.communicate(timeout=20)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "started\n"
+        child.send_signal(signal.SIGINT)
+        output, errors = child.communicate(timeout=20)
+    finally:
+        child.kill()
     assert child.returncode != 0
     assert "KeyboardInterrupt" in errors
     assert "ExceptionGroup" not in errors
