@@ -6,7 +6,6 @@ Floor 1½. `@tool` makes a `Tool` from a function; `Tool(...)` by hand takes a J
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 import re
 import sys
@@ -17,9 +16,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, Union
 
 import attrs
 
-from ._frozen import FrozenDict, freeze, thaw
-from ._json import json_problem, snapshot
-from ._schema import Checked, InputProblems, RawSchema, Signature, read_function
+from ._frozen import FrozenDict, freeze
+from ._json import parse_arguments
+from ._schema import (
+    InputProblems,
+    RawSchema,
+    Signature,
+    is_async,
+    object_schema,
+    parsed_by,
+    read_function,
+    takes_nothing,
+    takes_second,
+)
 from .errors import ConfigError, ToolInputError
 from .values import Exchange, Step, _exchanges, _steps
 
@@ -154,10 +163,14 @@ class ToolContext(Generic[C]):
 
 @attrs.frozen(eq=False)
 class CheckedInput:
-    """Arguments that fit. `data` is the plain, coerced JSON that is shown everywhere; `kwargs` are the typed values."""
+    """Arguments that fit. `data` is the plain, coerced JSON that is shown everywhere; `kwargs` are the typed values.
+
+    `repairs` names the light repairs that a text needed before it could be read (rule P).
+    """
 
     data: FrozenDict
     kwargs: Mapping[str, Any] = attrs.field(repr=False)
+    repairs: tuple[str, ...] = ()
 
 
 # --- the tool -------------------------------------------------------------------------------------------------------
@@ -230,16 +243,16 @@ class Tool:
         put = object.__setattr__
         signature = self._signature
         if signature is None:
-            put(self, "parameters", _object_schema(self.name, self.parameters))
+            put(self, "parameters", object_schema(self.name, self.parameters, _RESERVED))
             put(self, "_raw", RawSchema(self.parameters, f"the tool {self.name!r}"))
-            put(self, "_takes_context", _takes_second(self.execute, self.name))
-            put(self, "is_async", _is_async(self.execute))
+            put(self, "_takes_context", takes_second(self.execute, self.name))
+            put(self, "is_async", is_async(self.execute))
         else:
             put(self, "_raw", None)
             put(self, "_takes_context", signature.takes_context)
             put(self, "is_async", signature.is_async)
         put(self, "descriptor", ToolDescriptor(self.name, self.description, self.writes))
-        put(self, "takes_no_input", _is_empty(self.parameters))
+        put(self, "takes_no_input", takes_nothing(self.parameters))
 
     def __repr__(self) -> str:
         return f"<Tool {self.name!r}{' writes' if self.writes else ''}>"
@@ -270,10 +283,35 @@ class Tool:
                 return CheckedInput(freeze(checked.data), checked.value)
             checked = self._raw.check(raw)
             if self.parse is not None:
-                checked = _parsed(self.parse, checked.data)
+                checked = parsed_by(self.parse, checked.data)
         except InputProblems as error:
             raise ToolInputError(self.name, error.problems) from error
         return CheckedInput(freeze(checked.data), {"input": checked.value})
+
+    def read(self, text: str | None, *, confirms: bool) -> CheckedInput:
+        """Parse and check the arguments of one call as a model wrote them; None stands for an absent text.
+
+        Arguments: `confirms`, whether a person will be asked: then nothing is repaired. Output that was cut off by a
+        length limit must not be passed.
+
+        Raises: ToolInputError, for the model: what is wrong with the text, or every problem of the arguments.
+        """
+        try:
+            parsed = parse_arguments(text, no_parameters=self.takes_no_input, confirms=confirms)
+        except ValueError as error:
+            problems = [str(error)]
+            if text is None or text.strip() in ("", "null"):
+                # Nothing was written: say also what would have been needed.
+                problems += self._problems_of_nothing()
+            raise ToolInputError(self.name, tuple(problems)) from error
+        return attrs.evolve(self.check(parsed.value), repairs=parsed.repairs)
+
+    def _problems_of_nothing(self) -> tuple[str, ...]:
+        try:
+            self.check({})
+        except ToolInputError as error:
+            return error.problems
+        return ()
 
     def start(self, checked: CheckedInput, ctx: ToolContext[Any]) -> Any:
         """Call the function with argument values of its own: what it does to them is seen by nobody else.
@@ -315,83 +353,10 @@ def _check_settings(tool: Tool) -> None:
         if not callable(value) and (value is not None or name == "execute"):
             raise ConfigError(f"{what}: {name} must be callable, not {value!r}")
     for name in ("parse", "to_model_output"):
-        if _is_async(getattr(tool, name)):
+        if is_async(getattr(tool, name)):
             raise ConfigError(f"{what}: {name} must not be async; it is called where nothing may wait")
     if tool.name in tool.requires:
         raise ConfigError(f"{what} requires itself, so it could never be used")
-
-
-def _is_async(function: Any) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        inspect.getattr_static(type(function), "__call__", None)
-    )
-
-
-def _object_schema(name: str, schema: Any) -> FrozenDict:
-    """Return the schema with its type said, checked to be one of an object."""
-    if not isinstance(schema, Mapping):
-        raise ConfigError(f"the tool {name!r}: parameters must be a JSON schema as a mapping, not {schema!r}")
-    if not schema:
-        schema = {"type": "object", "properties": {}, "additionalProperties": False}
-    if schema.get("type", "object") != "object":
-        raise ConfigError(
-            f'the tool {name!r}: the schema of parameters must have type "object", not {schema["type"]!r}'
-        )
-    for reserved in _RESERVED & set(schema.get("properties") or ()):
-        raise ConfigError(
-            f"the tool {name!r}: parameter {reserved!r} has a name that planned loops use for values they could not "
-            "find; rename it"
-        )
-    return cast(FrozenDict, freeze({"type": "object", **schema}))
-
-
-# Keywords that can ask for input although there are no properties.
-_ASKING: Final = frozenset(
-    {"patternProperties", "required", "allOf", "anyOf", "oneOf", "$ref", "minProperties", "if", "propertyNames"}
-)
-
-
-def _is_empty(schema: Mapping[str, Any]) -> bool:
-    return (
-        not schema.get("properties")
-        and not isinstance(schema.get("additionalProperties"), Mapping)
-        and schema.get("additionalProperties") is not True
-        and not any(schema.get(keyword) for keyword in _ASKING)
-    )
-
-
-def _takes_second(function: Any, name: str) -> bool:
-    """Say whether `execute` takes the context behind the input.
-
-    Raises: ConfigError if it cannot be called with the input at all.
-    """
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return False  # some built-in callables do not tell; they get the input alone
-    positional = [p for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    rest = any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values())
-    second = positional[1] if len(positional) > 1 else None
-    takes = rest or (second is not None and (second.default is second.empty or second.name == "ctx"))
-    try:
-        signature.bind(*(("input", "ctx") if takes else ("input",)))
-    except TypeError as error:
-        raise ConfigError(
-            f"the tool {name!r}: execute must take (input) or (input, ctx): {error}; for a function with named "
-            "parameters use @tool"
-        ) from error
-    return takes
-
-
-def _parsed(parse: Callable[[dict[str, Any]], Any], data: dict[str, Any]) -> Checked:
-    try:
-        value = parse(thaw(data))
-    except Exception as error:
-        raise InputProblems([str(error).strip() or type(error).__name__]) from error
-    shown = snapshot(value)
-    if not isinstance(shown, dict) or not set(data) <= set(shown) or json_problem(shown) is not None:
-        return Checked(data, value)  # a value of another shape: the input is shown as it was given
-    return Checked({key: shown[key] for key in data}, value)
 
 
 # --- the decorator --------------------------------------------------------------------------------------------------

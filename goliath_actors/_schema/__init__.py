@@ -3,6 +3,7 @@
 Floor 1. One room in a folder: readers of types, parameters of functions, schemas from elsewhere, structured answers.
 """
 
+from ._by_hand import is_async, object_schema, parsed_by, takes_nothing, takes_second
 from ._functions import Parameter, Parameters
 from ._output import OutputSchema
 from ._problems import Checked, InputProblems, at
@@ -19,6 +20,11 @@ __all__ = [
     "RawSchema",
     "Signature",
     "at",
+    "is_async",
+    "object_schema",
+    "parsed_by",
     "read_function",
     "schema_of",
+    "takes_nothing",
+    "takes_second",
 ]
