@@ -18,7 +18,7 @@ from ._frozen import freeze
 from ._judge import Escalated, find_identical, two_failures, unmet
 from ._memory import forget_open_run, kept_steps, open_run, recall, remember, settle
 from ._panel import RunStopped, combine
-from ._request import CounterFailed, Route
+from ._request import Route
 from ._roles import CAPS, Device, Malformed, Missing, Replaced, told
 from ._tools import Cached, Call, dispatch, run_call
 from ._work import Ending, Work
@@ -207,10 +207,10 @@ class _Run:
         if self._skips_device():
             self.asks_device = False
             return await self._escalate("model-error", "session fallback")
-        out: Exception
+        out: _Answered | Replaced | Escalated
         try:
             return await self._step_loop()
-        except (_Answered, Replaced, Escalated, CounterFailed) as way:
+        except (_Answered, Replaced, Escalated) as way:
             out = way
         # Why out here: what an application raises from now on must not carry our own signal as its context.
         if isinstance(out, _Answered):
@@ -219,9 +219,7 @@ class _Run:
             return await self._finish(respond.text, brief=respond.reason, responded=who)
         if isinstance(out, Replaced):
             return await self._replaced(out)
-        if isinstance(out, Escalated):
-            return await self._escalate(out.reason, out.detail)
-        return await self._escalate("model-error", str(out))
+        return await self._escalate(out.reason, out.detail)
 
     def _skips_device(self) -> bool:
         """C7: decide the route from the record, and let a probe through when it is time."""
@@ -251,7 +249,7 @@ class _Run:
     async def _step_loop(self) -> Ending:
         """Plan and do, a step at a time, until there is an answer.
 
-        Raises: `Escalated`, `Replaced`, `_Answered`, `CounterFailed`: the other ways out.
+        Raises: `Escalated`, `Replaced`, `_Answered`: the other ways out.
         """
         work, loop = self.work, self.loop
         steps = work.journal.steps
@@ -418,8 +416,6 @@ class _Run:
             )
         except Replaced as verdict:
             replaced = verdict
-        except CounterFailed:
-            pass  # as any other provider failure here: there is no text, and the reason says why
         except Escalated as again:
             if again.reason in ("guardrail", "answer-invalid"):
                 work.journal.emit(Escalate, reason=again.reason, error=again.detail)

@@ -263,8 +263,8 @@ def _parts(messages: Sequence[Message], schema: Mapping[str, Any] | None, tools:
 class _Attempt(AroundModel):
     """The question of `around_model` with what a hook may change but has no need to see."""
 
-    _route: Route | None = None
-    _timeout: float = math.inf
+    _route: Route | None = attrs.field(default=None, alias="route")
+    _timeout: float = attrs.field(default=math.inf, alias="timeout")
 
     @property
     def route(self) -> Route:

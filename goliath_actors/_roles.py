@@ -240,7 +240,7 @@ def _read_answer(reply: Reply | Malformed, output: Any) -> tuple[str, Any] | Mal
     if output is None:
         return (reply.text, None) if reply.text.strip() else Malformed("it was empty")
     try:
-        return reply.text, output.parse(reply.text)
+        return reply.text, output.parse(_unthought(reply.text))
     except ValueError as error:
         return Malformed(clip(str(error), PROBLEM_CHARS))
 
@@ -264,8 +264,12 @@ def read_reply(text: str) -> Any:
 
     Raises: `ValueError` saying what is wrong.
     """
+    return parse_reply(_unthought(text))
+
+
+def _unthought(text: str) -> str:
     thought = _THOUGHT.match(text)
-    return parse_reply(text[thought.end() :] if thought else text)
+    return text[thought.end() :] if thought else text
 
 
 def read_plan(text: str, names: Sequence[str]) -> Plan | Malformed:

@@ -19,8 +19,8 @@ from ._budget import ContentBudgets
 from ._frozen import FrozenDict, freeze, thaw
 from ._json import snapshot
 from ._panel import RunStopped
-from ._request import counting
-from ._text import clip, fit_content, summarise
+from ._request import CounterFailed, counting
+from ._text import clip, estimate, fit_content, summarise
 from ._work import Work
 from .errors import ConfigError, ToolFailure, ToolInputError, ToolTimeout
 from .events import Confirm, ToolFinished, ToolStarted
@@ -325,7 +325,6 @@ async def execute(work: Work, call: Call) -> None:
     Cancellation: passes; the step stays `unknown`, and a thread that was running is abandoned.
     """
     journal = work.journal
-    await trio.lowlevel.checkpoint_if_cancelled()
     journal.enter(f"tool:{call.tool.name}")
     raised: list[Exception] = []
 
@@ -446,9 +445,13 @@ def _words(work: Work, call: Call, output: Any) -> str:
 
 def cap_result(work: Work, call: Call, text: str) -> str:
     """Return `text` within what one result may take: 600 characters, or the content budget in tokens."""
-    if call.tool.output_mode == "content":
-        return fit_content(text, ContentBudgets(work.window).result, counting(work.counter))
-    return clip(text, RESULT_CHARS)
+    if call.tool.output_mode != "content":
+        return clip(text, RESULT_CHARS)
+    limit = ContentBudgets(work.window).result
+    try:
+        return fit_content(text, limit, counting(work.counter))
+    except CounterFailed:  # the tool has run; whether a prompt fits is decided where prompts are counted
+        return fit_content(text, limit, estimate)
 
 
 # --- all of it ------------------------------------------------------------------------------------------------------
@@ -497,6 +500,8 @@ async def dispatch(
     """Record a call that has passed the gate, execute it if it is live, and conclude it."""
     if call.live and call.tool.writes and before_write is not None:
         await before_write(work, provisional(work, call))
+    # Before the record: behind it, an abort would leave the step of a tool that never started as `unknown`.
+    await trio.lowlevel.checkpoint_if_cancelled()
     try:
         record(work, call, output)
         if call.live:
