@@ -15,7 +15,7 @@ import trio
 from goliath_actors.abc import Change, Entry, Record
 from goliath_actors.errors import StoreCorrupt, StoreError, StoreTooNew
 from goliath_actors.stores import SqliteStore
-from goliath_actors.stores._sqlite_file import APPLICATION_ID, MIGRATIONS, Look, look_at, migrate
+from goliath_actors.stores._sqlite_file import APPLICATION_ID, MIGRATIONS, Look, _use_wal, look_at, migrate
 from goliath_actors.values import Exchange, Memory, Message
 
 
@@ -152,6 +152,24 @@ def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path) -> None:
     with pytest.raises(StoreCorrupt, match=r"chat\.db is damaged \(.*\); it was left as it is: restore it"):
         trio.run(load, path)
     assert path.read_bytes()[108:] == before[108:]
+
+
+def test_a_damaged_file_with_a_journal_is_named_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "chat.db"
+    make_file(path)
+    path.write_bytes(path.read_bytes()[:108] + b"\x5a" * 8084)
+    (tmp_path / "chat.db-wal").write_bytes(b"left behind")
+    with pytest.raises(StoreCorrupt, match=r"chat\.db is damaged"):
+        trio.run(load, path)
+    assert path.read_bytes()[108:] == b"\x5a" * 8084
+
+
+def test_a_place_that_cannot_hold_a_journal_is_refused(tmp_path: Path) -> None:
+    # A database in memory stands in for a file system without shared memory: both decline the change of mode.
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.text_factory = bytes
+        with pytest.raises(StoreError, match=r"lies on a file system without shared memory, .* use a local disk$"):
+            _use_wal(connection, tmp_path / "chat.db", 0.1)
 
 
 def test_damage_to_one_page_is_an_error_and_the_rest_is_read(tmp_path: Path) -> None:

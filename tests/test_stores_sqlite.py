@@ -16,7 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from goliath_actors.abc import Change, Entry, Record, Store
 from goliath_actors.errors import ConfigError, StoreConflict, StoreCorrupt, StoreError
 from goliath_actors.stores import SqliteStore
-from goliath_actors.stores._group_commit import GroupCommit
+from goliath_actors.stores._group_commit import GroupCommit, _tell, _Ticket
 from goliath_actors.values import Exchange, Memory, Message, Page
 
 
@@ -335,6 +335,15 @@ async def test_an_unexpected_error_of_one_piece_of_work_comes_out_as_it_is(tmp_p
         assert caught.value is mistake
 
 
+def test_a_program_that_is_over_is_not_told() -> None:
+    async def ticket() -> _Ticket[None]:
+        return _Ticket(None)
+
+    tickets = [trio.run(ticket), trio.run(ticket)]
+    _tell(tickets)
+    assert [ticket.error for ticket in tickets] == [None, None]
+
+
 @pytest.mark.parametrize("path", ["", ":memory:"])
 def test_a_path_that_names_no_file_is_refused(path: str) -> None:
     with pytest.raises(ConfigError, match=r"names none; use InMemoryStore\(\)"):
@@ -422,9 +431,10 @@ async def test_every_door_tells_of_a_record_that_cannot_be_read(method: str, tmp
         assert await use(store) == (Page([], 0) if method == "entries" else Record(1))
 
 
-async def test_an_entry_that_cannot_be_read_is_set_aside_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["body = '{}'", "body = 5", "id = 5", "id = X'FF'", "body = X'7B22FF'"])
+async def test_an_entry_that_cannot_be_read_is_set_aside_alone(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "chat.db"
-    await damaged(path, "UPDATE entries SET body = '{}' WHERE position = 2")
+    await damaged(path, f"UPDATE entries SET {damage} WHERE position = 2")
     async with SqliteStore(path) as store:
         with pytest.raises(StoreCorrupt, match=r"^entry 2 of 'k' in .* row 1 .*, the rest of the conversation stays$"):
             await store.entries("k")
@@ -457,6 +467,25 @@ async def test_an_entry_that_cannot_be_read_is_told_of_by_whoever_meets_it(metho
                 await store.commit("k", Change(failures=9, visibility={"1": (False, False), "2": (False, False)}))
         assert (await store.load("k")).version == 1
         assert await store.find("k", "i") is None
+
+
+async def test_a_record_that_counts_less_entries_than_it_has_is_set_aside_and_not_stuck(tmp_path: Path) -> None:
+    path = tmp_path / "chat.db"
+    await damaged(path, "UPDATE records SET entries = 1")
+    async with SqliteStore(path) as store:
+        assert (await store.load("k")).entries_count == 1
+        with pytest.raises(StoreCorrupt, match=r"^the record of 'k' .* \(the record counts 1 entries and has 2\)"):
+            await store.commit("k", Change(append=[entry("3")]))
+        assert await store.commit("k", Change(append=[entry("3")])) == Record(1, entries_count=1)
+
+
+async def test_a_key_that_is_no_text_does_not_spoil_the_list(tmp_path: Path) -> None:
+    path = tmp_path / "chat.db"
+    await damaged(
+        path, "UPDATE records SET key = X'6BFF' WHERE id = 1", "INSERT INTO records VALUES (9, 7, 1, 0, 0, '', '', '')"
+    )
+    async with SqliteStore(path) as store:
+        assert await store.keys() == ["fine"]
 
 
 async def test_forgetting_deletes_what_was_set_aside_too(tmp_path: Path) -> None:

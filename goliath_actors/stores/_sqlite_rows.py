@@ -127,10 +127,14 @@ def load(connection: sqlite3.Connection, key: str, told: bool) -> Record:
 
 
 def check_record(connection: sqlite3.Connection, key: bytes) -> None:
-    """Raise `BadRecord` if there is a record that cannot be read."""
+    """Raise `BadRecord` if there is a record that cannot be read, or that counts less entries than it has."""
     head = _head(connection, key)
-    if head is not None:
-        head.record()
+    if head is None:
+        return
+    head.record()
+    (last,) = connection.execute("SELECT max(position) FROM entries WHERE record = ?", (head.id,)).fetchone()
+    if last is not None and last > head.entries:
+        raise BadRecord(f"the record counts {head.entries} entries and has {last}")
 
 
 def check_entry(connection: sqlite3.Connection, key: bytes, position: int) -> None:
@@ -243,7 +247,7 @@ def _append(connection: sqlite3.Connection, key: str, record: int, kept: int, ap
             if entry.id in seen or connection.execute(taken, (record, pack(entry.id), kept)).fetchone():
                 raise duplicate_id(key, entry.id) from None
             seen.add(entry.id)
-        raise
+        raise BadRecord("the record counts less entries than it has") from None
 
 
 def _set_visibility(connection: sqlite3.Connection, key: str, record: int, id: str, visible: tuple[bool, bool]) -> None:
@@ -324,7 +328,16 @@ def keys(connection: sqlite3.Connection, prefix: str, after: str | None, limit: 
     rows = connection.execute(
         f"SELECT key FROM records WHERE {' AND '.join(where)} ORDER BY key LIMIT ?", (*values, limit)
     )
-    return [unpack(key) for (key,) in rows]
+    found = [key for (key,) in rows]
+    # A key that is no text (a damaged file) is nobody's: no name leads to it.
+    return [text for key in found if (text := _text_of(key)) is not None]
+
+
+def _text_of(key: object) -> str | None:
+    try:
+        return unpack(key) if isinstance(key, bytes) else None
+    except UnicodeDecodeError:
+        return None
 
 
 def forget(connection: sqlite3.Connection, key: str) -> None:
