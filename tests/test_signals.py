@@ -17,6 +17,7 @@ PROGRAM = textwrap.dedent(
     """
     import sys
     import trio
+    import trio.testing
     from goliath_actors import Agent, Extension, approve_all, open_runtime, tool
     from goliath_actors.stores import SqliteStore
     from goliath_actors.testing import ScriptedModel
@@ -26,7 +27,8 @@ PROGRAM = textwrap.dedent(
     @tool(writes=True)
     async def wait_long(text: str) -> str:
         "Wait for a long time."
-        print("started", flush=True)
+        if BUSY:
+            print("started", flush=True)
         while BUSY:
             pass
         await trio.sleep(60)
@@ -46,6 +48,9 @@ PROGRAM = textwrap.dedent(
         async with open_runtime(agent, store=SqliteStore(sys.argv[1])) as runtime:
             runtime.submit("go", conversation_id="c")
             runtime.submit("queued", conversation_id="c")
+            await trio.sleep(0.2)
+            await trio.testing.wait_all_tasks_blocked(0.1)
+            print("started", flush=True)
             await trio.sleep_forever()
 
     trio.run(main)
