@@ -43,7 +43,7 @@ agent = Agent(model=model, tools=[find_contact], extensions=[HidePhones()])
 async def main() -> None:
     async with open_runtime(agent) as runtime:
         result = await runtime.run("Where does Grace live?")
-        print(result.steps[0].result.splitlines())
+        print((result.steps[0].result or "").splitlines())
     print(any("1234567" in request.text for request in model.requests))
 
 

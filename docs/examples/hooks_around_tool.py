@@ -9,16 +9,15 @@ from goliath_actors import Agent, Extension, open_runtime, tool
 from goliath_actors.hooks import AroundTool, HookContext
 from goliath_actors.testing import ScriptedModel
 
-weather = iter([ConnectionError("the line is bad"), "sunny"])
+lines = ["bad", "good"]
 
 
 @tool
 async def read_weather(city: str) -> str:
     """Say what the weather is like."""
-    answer = next(weather)
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+    if lines.pop(0) == "bad":
+        raise ConnectionError("the line is bad")
+    return "sunny"
 
 
 class OnceMore(Extension[None]):

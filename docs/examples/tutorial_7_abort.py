@@ -1,6 +1,7 @@
 """Step 7: end a run early. The observers hear it whatever happens."""
 
 import trio
+import trio.lowlevel
 
 from goliath_actors import Agent, Extension, RunAborted, open_runtime, tool
 from goliath_actors.hooks import HookContext, OnError, OnFinish
@@ -20,11 +21,11 @@ class Watch(Extension[None]):
     name = "watch"
 
     async def on_error(self, ctx: HookContext[None], question: OnError) -> None:
-        await trio.sleep(0)  # observers are shielded: they may await, also after a cancellation
+        await trio.lowlevel.checkpoint()  # observers are shielded: they may await, also after a cancellation
         print("on_error:", question.origin, "|", question.error)
 
     async def on_finish(self, ctx: HookContext[None], question: OnFinish) -> None:
-        await trio.sleep(0)
+        await trio.lowlevel.checkpoint()
         print("on_finish:", question.outcome.status)
 
 
