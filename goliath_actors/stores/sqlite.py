@@ -22,6 +22,7 @@ from goliath_actors.abc import Change, Entry, Record
 from goliath_actors.errors import ConfigError, StoreCorrupt, StoreError
 from goliath_actors.values import Page
 
+from . import _sqlite_changes as changes
 from . import _sqlite_rows as rows
 from ._codec import encode_change
 from ._group_commit import GroupCommit, Work
@@ -175,7 +176,7 @@ class SqliteStore:
         `truncate_after`), for what is not JSON data, and for trouble with the file; `StoreCorrupt`. The change is not
         acknowledged then, and but for a failing disk it is known not to be in the file.
         """
-        work = partial(rows.commit, key=key, change=encode_change(change), expect=expect, token=token)
+        work = partial(changes.commit, key=key, change=encode_change(change), expect=expect, token=token)
         record = await self._telling(key, lambda told: self._write(partial(work, told=told)))
         self._told.discard(key)
         return record
@@ -201,7 +202,7 @@ class SqliteStore:
 
     async def forget(self, key: str) -> None:
         """Delete the record, its entries, and what was set aside of it; a lease stays. See `Store.forget`."""
-        await self._write(partial(rows.forget, key=key))
+        await self._write(partial(changes.forget, key=key))
         self._told.discard(key)
 
     async def keys(self, prefix: str = "", after: str | None = None, limit: int = 100) -> Sequence[str]:
@@ -222,11 +223,11 @@ class SqliteStore:
         check_lease(owner, ttl)
         # The time of the call, not of the write: the holder counts from here, too.
         now = self._clock()
-        return await self._write(partial(rows.acquire, key=key, owner=owner, ttl=ttl, now=now))
+        return await self._write(partial(changes.acquire, key=key, owner=owner, ttl=ttl, now=now))
 
     async def release(self, key: str, owner: str) -> None:
         """Give the lease back early. See `Store.release`."""
-        await self._write(partial(rows.release, key=key, owner=owner))
+        await self._write(partial(changes.release, key=key, owner=owner))
 
     async def _write(self, work: Work[T]) -> T:
         self._check_open()
