@@ -491,7 +491,7 @@ class Runtime:
             entry.agent.name,
             run.context,
             self.submit,
-            lambda: run.scope.cancel_called,
+            lambda: run.abort_state is not None or run.scope.cancel_called,
         )
 
     def _count(self, outcome: Outcome | None) -> None:

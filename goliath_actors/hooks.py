@@ -55,7 +55,7 @@ from ._questions import (
 )
 from .abc import ModelEvent, ModelResponse
 from .tools import Tool
-from .values import FallbackRequest, Memory, Message, Plan
+from .values import Exchange, FallbackRequest, Memory, Message, Plan
 
 __all__ = [
     "HOOKS",
@@ -431,6 +431,15 @@ def _check_input(question: BeforeTool, answer: Mapping[str, Any]) -> Mapping[str
     return question._check(answer)
 
 
+def _check_memory(question: object, answer: Memory) -> Memory:
+    if not isinstance(answer.summary, str):
+        raise ValueError(f"a memory's summary must be a string, not {type(answer.summary).__name__}")
+    for exchange in answer.recent:
+        if not isinstance(exchange, Exchange):
+            raise ValueError(f"a memory's recent must hold exchanges, not {type(exchange).__name__}")
+    return answer
+
+
 def _check_request(question: BeforeFallback, answer: FallbackRequest) -> FallbackRequest:
     if answer.reason != question.request.reason:
         raise ValueError(f"the reason must stay {question.request.reason!r}")
@@ -452,7 +461,7 @@ _ROWS = (
     Row("before_run", "once per episode, before recall", BeforeRun, (RunPatch, Stop, Respond), _MERGE, _BOTH, "skip",
         ends=(Stop, Respond), check=_or(_check_run_patch, Stop, Respond), merge=_merge_run_patch),
     Row("after_recall", "memory loaded", AfterRecall, (Memory,), _CHAIN, _CONDUCTOR, "skip", "memory",
-        words="Memory, a view for this run"),
+        check=_check_memory, words="Memory, a view for this run"),
     Row("resolve_context", "each tool-loop step", ResolveContext, (Sequence,), _NEST, _TOOLLOOP,
         check=_messages, words="messages"),
     Row("before_plan", "each planning attempt or tool-loop step", BeforePlan, (PlanPatch,), _MERGE, _BOTH, "skip",
@@ -484,7 +493,7 @@ _ROWS = (
     Row("before_compact", "a range was chosen", BeforeCompact, (Decline, str), _FIRST, _TOOLLOOP, "skip",
         check=_or(_text, Decline), words="Decline · summary text"),
     Row("before_remember", "candidate memory", BeforeRemember, (Memory, Skip), _CHAIN, _CONDUCTOR, "skip", "memory",
-        ends=(Skip,)),
+        ends=(Skip,), check=_or(_check_memory, Skip)),
     Row("before_rewrite", "regenerate, retry or visibility change", BeforeRewrite, (MetadataPatch,), _MERGE, _TOOLLOOP,
         merge=_merge_metadata, words="MetadataPatch, in the same commit"),
     Row("after_rewrite", "a rewrite was committed", AfterRewrite, (), _OBSERVE, _TOOLLOOP),
