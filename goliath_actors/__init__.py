@@ -8,7 +8,8 @@ from ._agent import Agent
 from ._conductor import Conductor, SessionFallback
 from ._facade import Conversation
 from ._mailbox import Run
-from ._runtime import Runtime, open_runtime, serve_runtime
+from ._open import open_runtime, serve_runtime
+from ._runtime import Runtime
 from ._toolloop import Compaction, ToolLoop
 from ._version import __version__
 from .errors import GoliathError, RunAborted, ToolFailure

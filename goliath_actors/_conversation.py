@@ -42,6 +42,9 @@ class Actor:
     in_line: bool = False
     has_slot: bool = False
     idle_since: float = 0.0
+    # Neighbours among the idle, longest idle first.
+    before: Actor | None = None
+    after: Actor | None = None
     _health: Health | None = None
     _threads: ConversationThreads | None = None
 
@@ -102,6 +105,13 @@ class Actor:
         if self.mailbox is not None and not len(self.mailbox):
             self.mailbox = None
         return self.current is not None
+
+    def rest(self) -> None:
+        """Give up what only a running conversation needs; what it remembers in memory alone stays."""
+        if self._health is not None and self._health.probed_at is None:
+            self._health = None
+        if self._threads is not None and self._threads.unused:
+            self._threads = None
 
     def status(self) -> ConversationStatus:
         """Say what the conversation does now (R8b)."""

@@ -1,8 +1,7 @@
-"""`open_runtime`: the nursery, the directory of conversations, limits, drain, `statistics()`.
+"""`Runtime`: the doors, acceptance, turns, limits, drain, `statistics()`.
 
-Floor 8, the roof. The supervision skeleton: an outer nursery holds a *host* task, which keeps the runs' nursery inside
-a shield until the runtime is closed and no run is left, and a *watcher*, which turns an outer cancellation into an
-abort of every run. The user's block lies beside them, unshielded.
+Floor 8. A *host* task keeps the runs' nursery inside a shield until the runtime is closed and no run is left; a
+*watcher* turns an outer cancellation into an abort of every run. `_open.py` puts them beside the user's block.
 """
 
 from __future__ import annotations
@@ -10,23 +9,21 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Literal, final
-from urllib.parse import quote
 
-import attrs
 import trio
 from trio_util import AsyncBool
 
 from ._agent import Agent, check_seconds, output_schema
+from ._arguments import check_ask, checked_id
 from ._conversation import Actor, Turns
+from ._directory import Directory, Entry
 from ._facade import Conversation, StreamBlock
-from ._journal import RunJournal, leaves
-from ._lifespans import closing, hold_all, lifespans
+from ._journal import RunJournal
 from ._mailbox import Job, Run, current_run
 from ._panel import Panel
 from ._run import RunOptions, execute_run, make_work
@@ -37,32 +34,17 @@ from ._waits import refuse_cycle, waiter
 from ._work import Health
 from .abc import Change, Store
 from .errors import ConfigError, ConversationBusy, MailboxFull, ReentrantRun, RuntimeClosed
-from .stores import InMemoryStore
 from .tools import ToolOutcome
 from .values import DrainReport, Memory, Outcome, Page, RunResult, RuntimeStatistics
 
-__all__ = ["Runtime", "open_runtime", "serve_runtime"]
+__all__ = ["Runtime"]
 
-MAX_ID = 512  # R1
 ABORT_BATCH = 250  # of a mass abort: bounds how long the loop stands still (measured: 0.33 s without for 10,000)
 SHUTDOWN_GRACE = 10.0  # R11: seconds for an unbounded observer at a shutdown without a drain
 
 # Run ids are unique across processes without asking the system for randomness each time.
 _PREFIX = os.urandom(6).hex()
 _NUMBERS = itertools.count(1)
-
-
-@attrs.frozen(eq=False)
-class _Entry:
-    """An agent within this runtime."""
-
-    agent: Agent[Any]
-    prefix: str
-    index: int
-
-    def key(self, conversation_id: str | None) -> str:
-        """Return the store's key: the agent's name, escaped so that it holds no slash, then the id as given."""
-        return self.prefix if conversation_id is None else f"{self.prefix}/{conversation_id}"
 
 
 @final
@@ -79,21 +61,14 @@ class Runtime:
         finish_timeout: float | None,
         idle_timeout: float | None,
     ) -> None:
-        self._entries = {
-            agent.name: _Entry(agent, quote(agent.name, safe=""), index) for index, agent in enumerate(agents)
-        }
-        self._store = store
+        self._directory = Directory(agents, math.inf if idle_timeout is None else idle_timeout)
+        self.store = store
         self._mailbox_capacity = mailbox_capacity
         self._max_waiting = max_waiting
         self._finish_timeout = finish_timeout
-        self._idle_timeout = math.inf if idle_timeout is None else idle_timeout
         self._limits = ObserverLimits(finish_timeout)
         self._threads = ToolThreads()
         self._turns = Turns(max_running, self._start)
-        self._actors: dict[tuple[int, str | None], Actor] = {}
-        # Idle actors, longest idle first.
-        self._idle: OrderedDict[Actor, None] = OrderedDict()
-        self._idle_added = trio.Event()
         self._nursery: trio.Nursery | None = None
         # open: accepts. draining, closing: accepts what runs make. closed: accepts nothing.
         self._state: Literal["open", "draining", "closing", "closed"] = "open"
@@ -108,7 +83,7 @@ class Runtime:
         self._shut_down = 0
 
     def __repr__(self) -> str:
-        return f"<Runtime {self._state} agents={list(self._entries)} live={self._live}>"
+        return f"<Runtime {self._state} agents={list(self._directory.entries)} live={self._live}>"
 
     # --- doors ------------------------------------------------------------------------------------------------------
 
@@ -233,7 +208,7 @@ class Runtime:
         Raises: `ConfigError` for a bad id or an unknown agent.
         """
         entry = self._entry(agent)
-        return Conversation(self, entry.agent, _checked_id(conversation_id))
+        return Conversation(self, entry.agent, checked_id(conversation_id))
 
     async def invoke_tool(
         self,
@@ -264,7 +239,7 @@ class Runtime:
         run = self._make_run(entry, None, f"invoke {name}", context, math.inf, options, None)
         panel = self._panel(entry, run)
         threads = ConversationThreads(self._threads)
-        work = make_work(entry.agent, run, panel, self._store, entry.key(None), Health(), threads)
+        work = make_work(entry.agent, run, panel, self.store, entry.key(None), Health(), threads)
         with run.scope:
             return await invoke(work, name, input)
         raise AssertionError("unreachable: nobody else has this scope")  # pragma: no cover
@@ -303,11 +278,11 @@ class Runtime:
 
     def statistics(self) -> RuntimeStatistics:
         """Return the counts of this runtime, now."""
-        self._forget_idle()
+        self._directory.forget_idle()
         ended = self._ended
         waiting = self._accepted - self._running - sum(ended.values())
         return RuntimeStatistics(
-            conversations=len(self._actors),
+            conversations=len(self._directory),
             running=self._running,
             waiting=waiting,
             accepted=self._accepted,
@@ -335,15 +310,14 @@ class Runtime:
     ) -> Run:
         """Accept or refuse, before any checkpoint (R2). A refused ask leaves no trace."""
         entry = self._entry(agent)
-        _checked_id(conversation_id)
-        _check_ask(ask, options, on_event, when_busy)
+        checked_id(conversation_id)
+        check_ask(ask, options, on_event, when_busy)
         check_seconds("timeout", timeout, zero=True)
         asker = waiter()
         if self._state != "open":
             self._refuse_late(asker, waits=waits)
-        self._forget_idle()
-        place = (entry.index, conversation_id)
-        actor = self._actors.get(place)
+        self._directory.forget_idle()
+        actor = entry.actors.get(conversation_id)
         if actor is not None:
             if asker is not None and waits:
                 refuse_cycle(asker, actor)
@@ -353,8 +327,7 @@ class Runtime:
                 if when_busy == "queue" and actor.waiting >= self._mailbox_capacity:
                     raise MailboxFull("conversation", actor.waiting, self._mailbox_capacity)
         self._refuse_waiting(actor, when_busy)
-        if actor is None:
-            actor = self._actors[place] = Actor(entry, conversation_id)
+        actor = self._directory.make(entry, conversation_id)
         deadline = math.inf if timeout is None else trio.current_time() + timeout
         run = self._make_run(entry, conversation_id, ask, context, deadline, options, on_event)
         run.conversation = actor
@@ -364,7 +337,7 @@ class Runtime:
             self._replace(actor, run)
         run.journal.queue()
         if actor.post(run, next_turn=run.replaces):
-            self._idle.pop(actor, None)
+            self._directory.busy(actor)
             self._turns.ready(actor)
         return run
 
@@ -402,7 +375,7 @@ class Runtime:
 
     def _make_run(
         self,
-        entry: _Entry,
+        entry: Entry,
         conversation_id: str | None,
         ask: str,
         context: Any,
@@ -427,17 +400,19 @@ class Runtime:
             trio.CancelScope(deadline=deadline),
         )
 
-    def _entry(self, agent: str | Agent[Any] | None) -> _Entry:
+    def _entry(self, agent: str | Agent[Any] | None) -> Entry:
         if agent is None:
-            if len(self._entries) == 1:
-                return next(iter(self._entries.values()))
-            raise ConfigError(f"this runtime has several agents; say agent=... (one of {_listed(self._entries)})")
+            if len(self._directory.entries) == 1:
+                return next(iter(self._directory.entries.values()))
+            raise ConfigError(
+                f"this runtime has several agents; say agent=... (one of {_listed(self._directory.entries)})"
+            )
         if isinstance(agent, str):
-            entry = self._entries.get(agent)
+            entry = self._directory.entries.get(agent)
         else:
-            entry = next((entry for entry in self._entries.values() if entry.agent is agent), None)
+            entry = next((entry for entry in self._directory.entries.values() if entry.agent is agent), None)
         if entry is None:
-            raise ConfigError(f"no agent {agent!r} in this runtime (it has {_listed(self._entries)})")
+            raise ConfigError(f"no agent {agent!r} in this runtime (it has {_listed(self._directory.entries)})")
         return entry
 
     # --- turns ------------------------------------------------------------------------------------------------------
@@ -464,7 +439,7 @@ class Runtime:
     async def _run_turn(self, actor: Actor, run: Run) -> None:
         current_run.set(run)
         self._running += 1
-        entry: _Entry = actor.entry
+        entry: Entry = actor.entry
         panel = self._panel(entry, run)
         run.snapshots = panel.snapshots
         execute = partial(
@@ -472,7 +447,7 @@ class Runtime:
             entry.agent,
             run,
             panel,
-            self._store,
+            self.store,
             entry.key(actor.conversation_id),
             actor.health,
             actor.threads(self._threads),
@@ -483,7 +458,7 @@ class Runtime:
             self._running -= 1
             self._count(run.outcome)
 
-    def _panel(self, entry: _Entry, run: Run) -> Panel:
+    def _panel(self, entry: Entry, run: Run) -> Panel:
         return Panel(
             entry.agent.roster,
             run.journal,
@@ -507,10 +482,7 @@ class Runtime:
         if more:
             self._turns.ready(actor)
         else:
-            actor.idle_since = trio.current_time()
-            self._idle[actor] = None
-            if len(self._idle) == 1:
-                self._idle_added.set()
+            self._directory.idle(actor)
         self._leave()
 
     def _enter(self) -> None:
@@ -546,7 +518,7 @@ class Runtime:
     @contextmanager
     def _waiting(self, asker: Run, run: Run) -> Iterator[None]:
         asker.waits_for.append(run)
-        lends = run.state != "done" and asker.conversation is not None and self._actor_is_ours(asker.conversation)
+        lends = run.state != "done" and asker.conversation is not None and self._directory.knows(asker.conversation)
         if lends:
             self._turns.lend(run)
         try:
@@ -556,74 +528,42 @@ class Runtime:
             if lends:
                 self._turns.unlend(run)
 
-    def _actor_is_ours(self, actor: Actor) -> bool:
-        return self._actors.get((actor.entry.index, actor.conversation_id)) is actor
-
-    # --- idling -----------------------------------------------------------------------------------------------------
-
-    def _forget_idle(self) -> None:
-        """Forget the conversations that have been idle for `idle_timeout` (R15)."""
-        if not self._idle:
-            return
-        limit = trio.current_time() - self._idle_timeout
-        while self._idle:
-            actor = next(iter(self._idle))
-            if actor.idle_since > limit:
-                return
-            del self._idle[actor]
-            del self._actors[actor.entry.index, actor.conversation_id]
-
-    async def _sweep(self) -> None:
-        """Forget idle conversations also while nobody asks anything."""
-        if self._idle_timeout == math.inf:
-            return
-        while True:
-            if self._idle:
-                await trio.sleep_until(next(iter(self._idle)).idle_since + self._idle_timeout)
-                self._forget_idle()
-            else:
-                self._idle_added = trio.Event()
-                await self._idle_added.wait()
-
     # --- what conversations read and write --------------------------------------------------------------------------
 
     def find(self, agent: Any, conversation_id: str | None) -> Actor | None:
         """Return the actor, if the conversation is in memory."""
-        return self._actors.get((self._entry(agent).index, conversation_id))
+        return self._entry(agent).actors.get(conversation_id)
 
     async def read_memory(self, agent: Any, conversation_id: str | None) -> Memory:
         """Return the stored memory."""
-        record = await self._store.load(self._entry(agent).key(conversation_id))
+        record = await self.store.load(self._entry(agent).key(conversation_id))
         return record.memory
 
     async def read_history(self, agent: Any, conversation_id: str | None, **page: Any) -> Page:
         """Return a page of entries."""
-        return await self._store.entries(self._entry(agent).key(conversation_id), **page)
+        return await self.store.entries(self._entry(agent).key(conversation_id), **page)
 
     async def write_visibility(
         self, agent: Any, conversation_id: str | None, changes: Mapping[str, tuple[bool, bool]]
     ) -> None:
         """Change entries' visibility in one commit."""
-        await self._store.commit(self._entry(agent).key(conversation_id), Change(visibility=dict(changes)))
+        await self.store.commit(self._entry(agent).key(conversation_id), Change(visibility=dict(changes)))
 
     async def forget(self, agent: Any, conversation_id: str | None) -> None:
         """Abort what the conversation has, then delete its record, as a turn of its own."""
         entry = self._entry(agent)
-        place = (entry.index, conversation_id)
-        actor = self._actors.get(place)
         asker = waiter()
         if self._state == "closed" or (self._state != "open" and asker is None):
             raise self._closed()
-        if actor is None:
-            actor = self._actors[place] = Actor(entry, conversation_id)
-        elif asker is not None:
+        actor = self._directory.make(entry, conversation_id)
+        if asker is not None:
             refuse_cycle(asker, actor)
         for run in actor.runs():
             run.request_abort("requested", "the conversation was forgotten")
-        job = Job(partial(self._store.forget, entry.key(conversation_id)), copy_context())
+        job = Job(partial(self.store.forget, entry.key(conversation_id)), copy_context())
         self._enter()
         if actor.post(job):
-            self._idle.pop(actor, None)
+            self._directory.busy(actor)
             self._turns.ready(actor)
         await job.done.wait()
         if job.error is not None:
@@ -650,7 +590,7 @@ class Runtime:
 
     async def sweep(self) -> None:
         """Forget idle conversations as their time runs out."""
-        await self._sweep()
+        await self._directory.sweep()
 
     def shut_down(self, reason: str) -> None:
         """Accept nothing more and abort everything, cause `shutdown`. Synchronous: the aborting has a task."""
@@ -675,7 +615,7 @@ class Runtime:
         await self._drained.wait()
 
     async def _abort_all(self, reason: str) -> None:
-        runs = [run for actor in self._actors.values() for run in actor.runs()]
+        runs = [run for actor in self._directory for run in actor.runs()]
         for index, run in enumerate(runs, 1):
             run.request_abort("shutdown", reason)
             if index % ABORT_BATCH == 0:
@@ -699,146 +639,3 @@ async def _work_turn(job: Job) -> None:
 
 def _listed(names: Mapping[str, Any]) -> str:
     return ", ".join(map(repr, names)) or "none"
-
-
-def _checked_id(conversation_id: object) -> str | None:
-    if conversation_id is None:
-        return None
-    if not isinstance(conversation_id, str):
-        raise ConfigError(f"conversation_id must be a string or None, not {type(conversation_id).__name__}")
-    if not conversation_id.strip():
-        raise ConfigError("conversation_id must be a nonempty string, not blank; None is the default conversation")
-    if len(conversation_id) > MAX_ID:
-        raise ConfigError(f"conversation_id has {len(conversation_id)} characters, at most {MAX_ID} are allowed")
-    return conversation_id
-
-
-def _check_ask(ask: object, options: RunOptions, on_event: object, when_busy: object) -> None:
-    if not isinstance(ask, str):
-        raise ConfigError(f"ask must be a string, not {type(ask).__name__}")
-    if not ask.strip():
-        raise ConfigError("ask is blank; there is nothing to answer")
-    if when_busy not in ("queue", "refuse", "replace"):
-        raise ConfigError(f'when_busy must be "queue", "refuse" or "replace", not {when_busy!r}')
-    for name, value in (("confirm", options.confirm), ("on_event", on_event)):
-        if value is not None and not callable(value):
-            raise ConfigError(f"{name} must be callable, not {type(value).__name__}")
-    check_seconds("confirm_timeout", options.confirm_timeout)
-
-
-def _check_count(what: str, value: object, least: int, *, none: bool = True) -> None:
-    if value is None and none:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{what} must be an integer of at least {least}{' or None' if none else ''}, not {value!r}")
-
-
-def _made(
-    agents: tuple[Agent[Any], ...],
-    store: Store | None,
-    max_running: int | None,
-    mailbox_capacity: int,
-    max_waiting: int | None,
-    finish_timeout: float | None,
-    idle_timeout: float | None,
-) -> Runtime:
-    if not agents:
-        raise ConfigError("open_runtime needs at least one agent")
-    names: set[str] = set()
-    for agent in agents:
-        if not isinstance(agent, Agent):
-            raise ConfigError(f"open_runtime takes agents, not {type(agent).__name__}")
-        if agent.name in names:
-            raise ConfigError(f"two agents are named {agent.name!r}; give each a name=...")
-        names.add(agent.name)
-    _check_count("max_running", max_running, 1)
-    _check_count("mailbox_capacity", mailbox_capacity, 0, none=False)
-    _check_count("max_waiting", max_waiting, 0)
-    check_seconds("finish_timeout", finish_timeout)
-    check_seconds("idle_timeout", idle_timeout, zero=True)
-    if store is None:
-        store = InMemoryStore()
-    for method in ("load", "commit", "entries", "forget"):
-        if not callable(getattr(store, method, None)):
-            raise ConfigError(f"store={type(store).__name__} has no method {method!r}; see goliath_actors.abc.Store")
-    return Runtime(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
-
-
-@asynccontextmanager
-async def open_runtime(
-    *agents: Agent[Any],
-    store: Store | None = None,
-    max_running: int | None = None,
-    mailbox_capacity: int = 64,
-    max_waiting: int | None = None,
-    finish_timeout: float | None = None,
-    idle_timeout: float | None = 300.0,
-) -> AsyncIterator[Runtime]:
-    """Open a runtime for the length of an `async with` block.
-
-    Arguments:
-      agents: one or more, with different names.
-      store: where conversations live between runs; None keeps them in memory. Entered first and left last.
-      max_running: how many runs may run at once, None for no limit.
-      mailbox_capacity: how many asks of one conversation may wait.
-      max_waiting: how many asks may wait in the whole runtime, None for no limit.
-      finish_timeout: seconds for each observer, None for no limit (at a shutdown: 10 s, or the drain's grace).
-      idle_timeout: seconds after which an idle conversation is forgotten in memory, None for never.
-
-    Raises: `ConfigError` at once for wrong arguments; what a lifespan or store raised on opening.
-
-    Cancellation: a normal end of the block waits for every accepted run. An exception in the block, or cancellation
-    from outside, aborts all of them (cause `shutdown`), tells every observer, and then passes, a single error bare.
-    """
-    runtime = _made(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
-    held = [runtime._store] if hasattr(runtime._store, "__aenter__") else []
-    failed: Exception | None = None
-    try:
-        async with hold_all([*held, *closing(agents), *lifespans(agents)]):  # type: ignore[list-item]  # stores may be context managers
-            async with trio.open_nursery() as outer:
-                await outer.start(runtime.host)
-                outer.start_soon(runtime.watch)
-                outer.start_soon(runtime.sweep)
-                try:
-                    yield runtime
-                except Exception as error:  # noqa: BLE001  # raised below, bare, once every run has been told
-                    failed = error
-                    runtime.shut_down(f"{type(error).__name__} in the runtime's block")
-                await runtime.close()
-                outer.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        # Nurseries are an implementation detail: a single error comes out as itself.
-        real = {id(leaf): leaf for leaf in leaves(group)}
-        if len(real) != 1:
-            raise
-        raise next(iter(real.values())) from None
-    finally:
-        if failed is not None:  # also when a cancellation came after it: an error that escaped beats an abort
-            raise failed
-
-
-async def serve_runtime(
-    *agents: Agent[Any],
-    store: Store | None = None,
-    max_running: int | None = None,
-    mailbox_capacity: int = 64,
-    max_waiting: int | None = None,
-    finish_timeout: float | None = None,
-    idle_timeout: float | None = 300.0,
-    task_status: trio.TaskStatus[Runtime] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """`open_runtime` for `nursery.start`: gives the runtime to the starter, and returns after a drain.
-
-    Cancellation: aborts every run (cause `shutdown`), tells the observers, then passes.
-    """
-    async with open_runtime(
-        *agents,
-        store=store,
-        max_running=max_running,
-        mailbox_capacity=mailbox_capacity,
-        max_waiting=max_waiting,
-        finish_timeout=finish_timeout,
-        idle_timeout=idle_timeout,
-    ) as runtime:
-        task_status.started(runtime)
-        await runtime.wait_drained()

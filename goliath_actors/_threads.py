@@ -35,6 +35,11 @@ class ConversationThreads:
     shared: ToolThreads
     _own: trio.CapacityLimiter | None = None
 
+    @property
+    def unused(self) -> bool:
+        """True if no thread of this conversation is still at work."""
+        return self._own is None or not self._own.borrowed_tokens
+
     async def run(self, function: Callable[[], T]) -> T:
         """Call `function` in a worker thread, in this task's context.
 

@@ -255,7 +255,9 @@ def play(*, escalates: bool = False, error: str | None = None, cause: str = "", 
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(ask)
                     await accepted(runtime)
-                    run = runtime._actors[0, "c"].current
+                    actor = runtime.find("agent", "c")
+                    assert actor is not None
+                    run = actor.current
                     assert isinstance(run, Run)
 
                     def cut_deadline() -> None:
@@ -296,7 +298,7 @@ def play(*, escalates: bool = False, error: str | None = None, cause: str = "", 
 
 async def accepted(runtime: Runtime) -> None:
     """Wait until the ask is accepted, a step of the asker's task away, without letting the run itself step further."""
-    while (0, "c") not in runtime._actors:
+    while runtime.find("agent", "c") is None:
         await trio.lowlevel.checkpoint()
 
 

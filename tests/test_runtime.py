@@ -1002,7 +1002,7 @@ async def test_an_idle_conversation_is_forgotten_whatever_its_outcome_was(autoju
             run.abort()
         assert runtime.statistics().conversations == 30
         await trio.sleep(61)
-        assert runtime._actors == {}
+        assert list(runtime._directory) == []
         assert runtime.statistics().conversations == 0
 
 

@@ -1,0 +1,58 @@
+"""What the doors of a runtime accept, and the words for what they do not.
+
+Floor 6. Refusing is synchronous and leaves no trace.
+"""
+
+from __future__ import annotations
+
+from ._agent import check_seconds
+from ._run import RunOptions
+from .errors import ConfigError
+
+__all__ = ["MAX_ID", "check_ask", "check_count", "checked_id"]
+
+MAX_ID = 512  # characters of a conversation id (R1)
+
+
+def checked_id(conversation_id: object) -> str | None:
+    """Return the id if it may name a conversation (R1).
+
+    Raises: `ConfigError`.
+    """
+    if conversation_id is None:
+        return None
+    if not isinstance(conversation_id, str):
+        raise ConfigError(f"conversation_id must be a string or None, not {type(conversation_id).__name__}")
+    if not conversation_id.strip():
+        raise ConfigError("conversation_id must be a nonempty string, not blank; None is the default conversation")
+    if len(conversation_id) > MAX_ID:
+        raise ConfigError(f"conversation_id has {len(conversation_id)} characters, at most {MAX_ID} are allowed")
+    return conversation_id
+
+
+def check_ask(ask: object, options: RunOptions, on_event: object, when_busy: object) -> None:
+    """Refuse what is no ask, or asks for what there is not (R2).
+
+    Raises: `ConfigError`.
+    """
+    if not isinstance(ask, str):
+        raise ConfigError(f"ask must be a string, not {type(ask).__name__}")
+    if not ask.strip():
+        raise ConfigError("ask is blank; there is nothing to answer")
+    if when_busy not in ("queue", "refuse", "replace"):
+        raise ConfigError(f'when_busy must be "queue", "refuse" or "replace", not {when_busy!r}')
+    for name, value in (("confirm", options.confirm), ("on_event", on_event)):
+        if value is not None and not callable(value):
+            raise ConfigError(f"{name} must be callable, not {type(value).__name__}")
+    check_seconds("confirm_timeout", options.confirm_timeout)
+
+
+def check_count(what: str, value: object, least: int, *, none: bool = True) -> None:
+    """Refuse what is no count of at least `least`; None only if `none`.
+
+    Raises: `ConfigError`.
+    """
+    if value is None and none:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{what} must be an integer of at least {least}{' or None' if none else ''}, not {value!r}")

@@ -1,0 +1,113 @@
+"""The conversations in memory: found by agent and id, forgotten after they have been idle for long enough (R15).
+
+Floor 7½. Idle actors form a list through their own fields, longest idle first: joining and leaving it costs the same
+whatever their number, and an idle conversation costs two pointers for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, final
+from urllib.parse import quote
+
+import attrs
+import trio
+
+from ._agent import Agent
+from ._conversation import Actor
+
+__all__ = ["Directory", "Entry"]
+
+
+@attrs.frozen(eq=False)
+class Entry:
+    """An agent within a runtime, with its conversations."""
+
+    agent: Agent[Any]
+    prefix: str
+    actors: dict[str | None, Actor] = attrs.Factory(dict)
+
+    def key(self, conversation_id: str | None) -> str:
+        """Return the store's key: the agent's name, escaped so that it holds no slash, then the id as given."""
+        return self.prefix if conversation_id is None else f"{self.prefix}/{conversation_id}"
+
+
+@final
+class Directory:
+    """Every conversation in memory."""
+
+    def __init__(self, agents: tuple[Agent[Any], ...], idle_timeout: float) -> None:
+        self.entries = {agent.name: Entry(agent, quote(agent.name, safe="")) for agent in agents}
+        self.idle_timeout = idle_timeout
+        # Invariant: the list holds exactly the actors without a head; `idle_since` never falls along it.
+        self._first: Actor | None = None
+        self._last: Actor | None = None
+        self._added = trio.Event()
+
+    def __len__(self) -> int:
+        return sum(len(entry.actors) for entry in self.entries.values())
+
+    def __iter__(self) -> Iterator[Actor]:
+        for entry in self.entries.values():
+            yield from entry.actors.values()
+
+    def make(self, entry: Entry, conversation_id: str | None) -> Actor:
+        """Return the conversation, made on first use."""
+        actor = entry.actors.get(conversation_id)
+        if actor is None:
+            actor = entry.actors[conversation_id] = Actor(entry, conversation_id)
+            self.idle(actor)
+        return actor
+
+    def knows(self, actor: Actor) -> bool:
+        """Say whether the actor is one of this directory's, and not forgotten."""
+        known: Actor | None = actor.entry.actors.get(actor.conversation_id)
+        return known is actor and self.entries.get(actor.entry.agent.name) is actor.entry
+
+    def idle(self, actor: Actor) -> None:
+        """The actor has nothing to do from now on."""
+        actor.rest()
+        actor.idle_since = trio.current_time()
+        actor.before, actor.after = self._last, None
+        if self._last is None:
+            self._first = actor
+            self._added.set()
+        else:
+            self._last.after = actor
+        self._last = actor
+
+    def busy(self, actor: Actor) -> None:
+        """The idle actor got something to do."""
+        if actor.before is None:
+            self._first = actor.after
+        else:
+            actor.before.after = actor.after
+        if actor.after is None:
+            self._last = actor.before
+        else:
+            actor.after.before = actor.before
+        actor.before = actor.after = None
+
+    def forget_idle(self) -> None:
+        """Forget the conversations whose time has run out."""
+        if self._first is None or self.idle_timeout == math.inf:
+            return
+        limit = trio.current_time() - self.idle_timeout
+        while self._first is not None and self._first.idle_since <= limit:
+            actor = self._first
+            self.busy(actor)
+            del actor.entry.actors[actor.conversation_id]
+
+    async def sweep(self) -> None:
+        """Forget idle conversations as their time runs out, for ever.
+
+        Cancellation: ends it; nothing is left behind.
+        """
+        while True:
+            if self._first is not None and self.idle_timeout != math.inf:
+                await trio.sleep_until(self._first.idle_since + self.idle_timeout)
+                self.forget_idle()
+            else:
+                self._added = trio.Event()
+                await self._added.wait()

@@ -1,0 +1,135 @@
+"""`open_runtime` and `serve_runtime`: the nursery around a runtime.
+
+Floor 8½, the roof. Outside in: the store, the models' connections and the extensions' lifespans; the outer nursery with
+the host, the watcher and the sweeper; beside them, unshielded, the user's block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from ._agent import Agent, check_seconds
+from ._arguments import check_count
+from ._journal import leaves
+from ._lifespans import closing, hold_all, lifespans
+from ._runtime import Runtime
+from .abc import Store
+from .errors import ConfigError
+from .stores import InMemoryStore
+
+__all__ = ["open_runtime", "serve_runtime"]
+
+
+def _made(
+    agents: tuple[Agent[Any], ...],
+    store: Store | None,
+    max_running: int | None,
+    mailbox_capacity: int,
+    max_waiting: int | None,
+    finish_timeout: float | None,
+    idle_timeout: float | None,
+) -> Runtime:
+    if not agents:
+        raise ConfigError("open_runtime needs at least one agent")
+    names: set[str] = set()
+    for agent in agents:
+        if not isinstance(agent, Agent):
+            raise ConfigError(f"open_runtime takes agents, not {type(agent).__name__}")
+        if agent.name in names:
+            raise ConfigError(f"two agents are named {agent.name!r}; give each a name=...")
+        names.add(agent.name)
+    check_count("max_running", max_running, 1)
+    check_count("mailbox_capacity", mailbox_capacity, 0, none=False)
+    check_count("max_waiting", max_waiting, 0)
+    check_seconds("finish_timeout", finish_timeout)
+    check_seconds("idle_timeout", idle_timeout, zero=True)
+    if store is None:
+        store = InMemoryStore()
+    for method in ("load", "commit", "entries", "forget"):
+        if not callable(getattr(store, method, None)):
+            raise ConfigError(f"store={type(store).__name__} has no method {method!r}; see goliath_actors.abc.Store")
+    return Runtime(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
+
+
+@asynccontextmanager
+async def open_runtime(
+    *agents: Agent[Any],
+    store: Store | None = None,
+    max_running: int | None = None,
+    mailbox_capacity: int = 64,
+    max_waiting: int | None = None,
+    finish_timeout: float | None = None,
+    idle_timeout: float | None = 300.0,
+) -> AsyncIterator[Runtime]:
+    """Open a runtime for the length of an `async with` block.
+
+    Arguments:
+      agents: one or more, with different names.
+      store: where conversations live between runs; None keeps them in memory. Entered first and left last.
+      max_running: how many runs may run at once, None for no limit.
+      mailbox_capacity: how many asks of one conversation may wait.
+      max_waiting: how many asks may wait in the whole runtime, None for no limit.
+      finish_timeout: seconds for each observer, None for no limit (at a shutdown: 10 s, or the drain's grace).
+      idle_timeout: seconds after which an idle conversation is forgotten in memory, None for never.
+
+    Raises: `ConfigError` at once for wrong arguments; what a lifespan or store raised on opening.
+
+    Cancellation: a normal end of the block waits for every accepted run. An exception in the block, or cancellation
+    from outside, aborts all of them (cause `shutdown`), tells every observer, and then passes, a single error bare.
+    """
+    runtime = _made(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
+    held = [runtime.store] if hasattr(runtime.store, "__aenter__") else []
+    failed: Exception | None = None
+    try:
+        async with hold_all([*held, *closing(agents), *lifespans(agents)]):  # type: ignore[list-item]  # stores may be context managers
+            async with trio.open_nursery() as outer:
+                await outer.start(runtime.host)
+                outer.start_soon(runtime.watch)
+                outer.start_soon(runtime.sweep)
+                try:
+                    yield runtime
+                except Exception as error:  # noqa: BLE001  # raised below, bare, once every run has been told
+                    failed = error
+                    runtime.shut_down(f"{type(error).__name__} in the runtime's block")
+                await runtime.close()
+                outer.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        # Nurseries are an implementation detail: a single error comes out as itself.
+        real = {id(leaf): leaf for leaf in leaves(group)}
+        if len(real) != 1:
+            raise
+        raise next(iter(real.values())) from None
+    finally:
+        if failed is not None:  # also when a cancellation came after it: an error that escaped beats an abort
+            raise failed
+
+
+async def serve_runtime(
+    *agents: Agent[Any],
+    store: Store | None = None,
+    max_running: int | None = None,
+    mailbox_capacity: int = 64,
+    max_waiting: int | None = None,
+    finish_timeout: float | None = None,
+    idle_timeout: float | None = 300.0,
+    task_status: trio.TaskStatus[Runtime] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """`open_runtime` for `nursery.start`: gives the runtime to the starter, and returns after a drain.
+
+    Cancellation: aborts every run (cause `shutdown`), tells the observers, then passes.
+    """
+    async with open_runtime(
+        *agents,
+        store=store,
+        max_running=max_running,
+        mailbox_capacity=mailbox_capacity,
+        max_waiting=max_waiting,
+        finish_timeout=finish_timeout,
+        idle_timeout=idle_timeout,
+    ) as runtime:
+        task_status.started(runtime)
+        await runtime.wait_drained()
