@@ -6,7 +6,9 @@ Floor 10.
 from __future__ import annotations
 
 import ast
+import math
 import operator
+import re
 from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, final
@@ -29,6 +31,7 @@ _INSTRUCTIONS = (
 )
 _MOST_NOTES = 100
 _LONGEST = 200  # characters of an expression
+_ARITHMETIC = re.compile(r"[\d\s.()+*/%eE-]+", re.ASCII)
 
 Number = int | float
 _OPERATORS: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
@@ -62,8 +65,14 @@ def calculate(expression: str) -> str:
     """
     if len(expression) > _LONGEST:
         raise ToolFailure(f"the expression has {len(expression)} characters, at most {_LONGEST} are allowed")
+    text = expression.strip().replace("×", "*").replace("÷", "/")
     try:
-        value = _value(ast.parse(expression.strip().replace("×", "*").replace("÷", "/"), mode="eval").body)
+        # The compiler warns of some odd texts on standard error; those with other characters never get there.
+        if not _ARITHMETIC.fullmatch(text):
+            raise ValueError("only numbers, + - * / // % and parentheses")
+        value = _value(ast.parse(text, mode="eval").body)
+        if not math.isfinite(value):
+            raise OverflowError("the value is out of range")
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         raise ToolFailure(f"{expression!r} is no arithmetic that can be calculated") from error
     except ZeroDivisionError as error:

@@ -207,6 +207,8 @@ class Session:
                 self._complain(explain_reason(result.reason, error_text, self.manner.where))
         finally:
             self.run = None
+        if self.manner.interactive:
+            self.notes.line()
 
     def _aborted(self, aborted: RunAborted) -> None:
         if aborted.cause == "requested":

@@ -102,7 +102,9 @@ async def _local(tell: Callable[[str], None]) -> AsyncIterator[Choice]:
 
     tell("starting the local model server; the first time it unpacks about 240 MB")
     async with open_local_server(n_parallel=1) as server:
-        model = OpenAIChat(server.model, base_url=server.base_url, api_key="")
+        # A model this small repeats itself for ever unless repeating costs it something.
+        settings = {"temperature": 0.2, "repeat_penalty": 1.2}
+        model = OpenAIChat(server.model, base_url=server.base_url, api_key="", settings=settings)
         try:
             note = "this is a very small base model: it shows that everything works, not how well"
             yield Choice(model, "--model local", server.base_url, (note,))
@@ -253,10 +255,13 @@ async def _get(url: str, key: str) -> tuple[int, bytes]:
         # Certificates are loaded only where they are used; no proxy from the environment sees loopback.
         async with httpx.AsyncClient(trust_env=False, verify=url.startswith("https:"), timeout=None) as client:
             async with client.stream("GET", url, headers=headers) as response:
+                # Read to the end, since leaving the loop early would leave the client's generators open; what is too
+                # much is not kept, and the caller's time-out bounds the rest.
                 async for piece in response.aiter_bytes():
-                    body += piece
-                    if len(body) > MAX_LIST:
-                        raise ModelUnavailable(f"{shown(url)} answers with more than {MAX_LIST} bytes")
+                    if len(body) <= MAX_LIST:
+                        body += piece
+                if len(body) > MAX_LIST:
+                    raise ModelUnavailable(f"{shown(url)} answers with more than {MAX_LIST} bytes")
                 return response.status_code, body
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ModelUnavailable(f"{shown(url)} cannot be reached ({error})", code="connect") from error

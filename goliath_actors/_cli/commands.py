@@ -99,7 +99,7 @@ def parse_command(line: str) -> tuple[str, str] | None:
 async def _help(chat: Chat, argument: str) -> None:
     for command in COMMANDS.values():
         chat.notes.spans((f"  {command.usage:<14}", "bold"), (command.summary, ""), cut=True)
-    chat.notes.line("  Anything else is asked. // begins an ask that begins with a slash.", "dim")
+    chat.notes.wrapped("Anything else is asked. // begins an ask that begins with a slash.", "dim", indent="  ")
     await trio.lowlevel.checkpoint()
 
 
@@ -119,12 +119,14 @@ async def _status(chat: Chat, argument: str) -> None:
         seconds = 0.0 if status.since is None else trio.current_time() - status.since
         doing = f"{status.run_id}, {status.phase or 'starting'} for {seconds:.1f} s"
     counts = chat.runtime.statistics()
-    chat.notes.line(f"  conversation  {label(chat.conversation.id)}: {doing}")
+    chat.notes.wrapped(f"{label(chat.conversation.id)}: {doing}", first="  conversation  ", indent=" " * 16)
     if chat.typed_ahead:
         chat.notes.line(f"  typed ahead   {chat.typed_ahead}")
-    chat.notes.line(
-        f"  runs          {counts.accepted} accepted: {counts.completed} completed, {counts.stopped} stopped, "
-        f"{counts.errors} failed, {counts.aborted} aborted, {counts.running} running"
+    chat.notes.wrapped(
+        f"{counts.accepted} accepted: {counts.completed} completed, {counts.stopped} stopped, "
+        f"{counts.errors} failed, {counts.aborted} aborted, {counts.running} running",
+        first="  runs          ",
+        indent=" " * 16,
     )
     await trio.lowlevel.checkpoint()
 
@@ -164,7 +166,7 @@ async def _history(chat: Chat, argument: str) -> None:
 
 async def _forget(chat: Chat, argument: str) -> None:
     name = label(chat.conversation.id)
-    if await chat.approve(f"delete {name} and all that was said in it?"):
+    if await chat.approve(f"delete {name}?"):
         await chat.conversation.forget()
         chat.notes.line(f"  {name} is forgotten", "dim")
     else:

@@ -35,7 +35,7 @@ def load_agent(spec: str, folder: str) -> Agent[Any]:
             raise ConfigError(f"module {module_name!r} has no {path!r}{_suggest(module)}") from None
     if not isinstance(value, Agent):
         made = "; call it in the module and name what it returns" if callable(value) else ""
-        raise ConfigError(f"{spec} is a {type(value).__name__}, not an Agent{made}{_suggest(module)}")
+        raise ConfigError(f"{spec} is of type {type(value).__name__}, not an Agent{made}{_suggest(module)}")
     return value
 
 

@@ -81,6 +81,10 @@ class Screen:
     # Invariant: _open is true exactly while the last thing written did not end its line.
     _open: bool = attrs.field(default=False, init=False)
     _transient: bool = attrs.field(default=False, init=False)
+    # Running text: the column that the line has reached, and what is held back since its word may go to the next line.
+    _column: int = attrs.field(default=0, init=False)
+    _gap: str = attrs.field(default="", init=False)
+    _word: str = attrs.field(default="", init=False)
 
     @classmethod
     def on(cls, stream: TextIO, environ: Mapping[str, str]) -> Screen:
@@ -141,15 +145,55 @@ class Screen:
         for row in textwrap.wrap(one_line(text), self.width - 1, initial_indent=lead, subsequent_indent=indent):
             self.line(row, *styles)
 
+    def flow(self, text: str, indent: str = "") -> None:
+        """Write a piece of running text, broken between words at the width; a word is held back until it is whole.
+
+        Lines begin behind `indent`. Wide characters may be broken between, as is usual where they are written.
+        """
+        width = self.width
+        if width is None:
+            text = plain(text)
+            self._put((indent if indent and not self._open else "") + text, open_line=not text.endswith("\n"))
+            return
+        for character in plain(text):
+            if character == "\n":
+                self._flush_word(width, indent)
+                self._put("\n", open_line=False)
+                self._column, self._gap = 0, ""
+            elif character.isspace():
+                self._flush_word(width, indent)
+                self._gap += character
+            else:
+                self._word += character
+                if _cell(character) == 2 or len(self._word) >= width:
+                    self._flush_word(width, indent)
+
+    def _flush_word(self, width: int, indent: str) -> None:
+        if not self._word:
+            return
+        size = cells(self._gap + self._word)
+        if self._column > len(indent) and self._column + size >= width:
+            self._put("\n", open_line=False)
+            self._column, self._gap, size = 0, "", cells(self._word)
+        if self._column == 0:
+            self._gap = indent + self._gap
+            size += len(indent)
+        self._put(self._gap + self._word, open_line=True)
+        self._column += size
+        self._gap = self._word = ""
+
     def end_line(self) -> None:
         """End an open line, if there is one."""
+        if self._word:
+            self._flush_word(self.width or 80, "")
+        self._column, self._gap = 0, ""
         self.clear_status()
         if self._open:
             self._put("\n", open_line=False)
 
     def status(self, text: str) -> None:
         """Show a line that the next output wipes out; on a terminal alone, and only between lines."""
-        if not self.colour or self._open:
+        if not self.colour or self._open or self._word:
             return
         self.clear_status()
         self._put(self.style(fit(one_line(text), (self.width or 81) - 1), "dim"), open_line=False)
@@ -164,6 +208,7 @@ class Screen:
     def typed(self) -> None:
         """A person ended the line by a key: the terminal's cursor stands at the start of the next."""
         self._open = self._transient = False
+        self._column = 0
 
     def word(self, text: str, instead: str) -> str:
         """Return `text` if the stream can carry it, else `instead`."""

@@ -64,7 +64,7 @@ class Tour:
 
     def _verdict(self, held: bool, words: str) -> None:
         mark = self.screen.word("✓", "ok") if held else self.screen.word("✗", "FAILED")
-        self.screen.spans((f"    {mark} ", "green" if held else "red"), (words, "green" if held else "red"))
+        self.screen.wrapped(words, "green" if held else "red", first=f"    {mark} ", indent=" " * 6)
 
     def _account(self, statistics: RuntimeStatistics, observer: Observer) -> bool:
         """Print the accounting; return whether every accepted run ended, once, and its observer heard it."""

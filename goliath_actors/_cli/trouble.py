@@ -5,6 +5,8 @@ Floor 10.
 
 from __future__ import annotations
 
+import re
+
 from goliath_actors.errors import (
     BadRequest,
     ConfigError,
@@ -22,7 +24,19 @@ from goliath_actors.errors import (
 
 from .screen import one_line
 
-__all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_OK", "EXIT_USAGE", "exit_code", "explain", "explain_reason"]
+__all__ = [
+    "EXIT_ERROR",
+    "EXIT_INTERRUPTED",
+    "EXIT_OK",
+    "EXIT_USAGE",
+    "exit_code",
+    "explain",
+    "explain_reason",
+    "without_type",
+]
+
+_TYPE = re.compile(r"^[A-Z]\w*(?:Error|Unavailable|Limited|Overflow|Refused|Request|Failure|Timeout|Exhausted): ")
+
 
 EXIT_OK = 0
 EXIT_ERROR = 1
@@ -74,10 +88,11 @@ def _advice(error: BaseException, where: str | None) -> str:
 def explain_reason(reason: str, error: str | None, where: str | None = None) -> str:
     """Return one line for a run that ended without an answer: the loop's reason, its error, and what to do."""
     at = f" at {where}" if where else ""
-    detail = f": {one_line(error)}" if error else ""
+    text = without_type(error or "").removesuffix("; is the server running?")
+    detail = f": {text}" if text else ""
     known = {
         "model-unavailable": (
-            f"the model{at} is unavailable{detail}",
+            text if where and where in text else f"the model{at} is unavailable{detail}",
             "start its server, name another with --model-url, or use --model demo",
         ),
         "model-error": (f"the model{at} failed{detail}", "check --model and --model-url"),
@@ -88,5 +103,10 @@ def explain_reason(reason: str, error: str | None, where: str | None = None) -> 
         "guardrail": (f"the model's provider refused the ask{detail}", "ask differently"),
         "answer-invalid": (f"the model gave no answer of the wanted shape{detail}", "ask again, or use a larger model"),
     }
-    text, advice = known.get(reason, (f"no answer ({reason}){detail}", "ask again in other words"))
-    return f"{text.rstrip('.')}; {advice}"
+    told, advice = known.get(reason, (f"no answer ({reason}){detail}", "ask again in other words"))
+    return f"{told.rstrip('.?')}; {advice}"
+
+
+def without_type(text: str) -> str:
+    """Return an event's error text on one line without the name of the exception's type in front."""
+    return _TYPE.sub("", one_line(text))

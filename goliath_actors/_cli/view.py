@@ -30,6 +30,7 @@ from goliath_actors.events import (
 )
 
 from .screen import Screen, one_line
+from .trouble import without_type
 
 __all__ = ["View", "json_line", "thaw"]
 
@@ -74,6 +75,7 @@ class View:
     # The answer as far as it is out: streamed text, then, once it is whole, what the run says it is.
     _text: str = attrs.field(default="", init=False)
     _whole: bool = attrs.field(default=False, init=False)
+    _error: str = attrs.field(default="", init=False)
 
     def on_event(self, event: Event) -> None:
         """Show one event. Never raises: an output that is gone ends the program, not the run with an odd error."""
@@ -84,7 +86,7 @@ class View:
 
     def _show(self, event: Event) -> None:
         if isinstance(event, RunQueued):
-            self.escalation, self._text, self._whole = None, "", False
+            self.escalation, self._text, self._whole, self._error = None, "", False, ""
         elif isinstance(event, TextDelta):
             self.notes.clear_status()
             self._write(event.text)
@@ -95,7 +97,8 @@ class View:
             self._answer(event.text)
         elif isinstance(event, Escalate):
             self.escalation = event
-            self._step("gave up", event.reason + (f": {event.error}" if event.error else ""), "yellow")
+            error = without_type(event.error or "")
+            self._step("gave up", event.reason + (f": {error}" if error and error != self._error else ""), "yellow")
         elif not self.quiet:
             self._show_step(event)
 
@@ -104,8 +107,12 @@ class View:
             if event.attempt:
                 self._step("again", f"attempt {event.attempt + 1}")
             self.notes.status(f"{self.indent}  {_DOING.get(event.role, event.role)} …")
-        elif isinstance(event, ModelFinished) and event.error:
-            self._step("model", event.error, "yellow")
+        elif isinstance(event, ModelFinished):
+            if not event.error or event.error == "cancelled":  # an abort is told by whoever asked for it
+                return
+            error = without_type(event.error)
+            self._step("model", "the same" if error == self._error else error, "yellow")
+            self._error = error
         elif isinstance(event, PlanMade):
             what = event.plan_kind if event.tool is None else f"use {event.tool}"
             why = event.why or event.brief
@@ -152,9 +159,7 @@ class View:
         self.answers.end_line()
 
     def _write(self, text: str) -> None:
-        if self.indent and not self._text:
-            self.answers.write(self.indent)
-        self.answers.write(text)
+        self.answers.flow(text, self.indent)
 
     def _withdraw(self, words: str) -> None:
         self.end()

@@ -1,0 +1,131 @@
+"""Lines from descriptors and objects, keys that are no text, and Ctrl-C."""
+
+from __future__ import annotations
+
+import io
+import os
+import queue
+import signal
+import threading
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import wait_all_tasks_blocked
+
+from goliath_actors._cli import keyboard
+from goliath_actors._cli.keyboard import FdLines, line_reader, listen_for_interrupts, pump_lines, without_keys
+
+
+def test_keys_of_the_cursor_are_no_part_of_a_line() -> None:
+    assert without_keys("he\x1b[Al\x1b[1;5Dlo\x1bOP\x1b[3~\x1b") == "hello"
+    assert without_keys("a\tb\x00\x08c 日本") == "a\tbc 日本"
+
+
+@given(st.text())
+def test_a_typed_line_is_printable_or_tabs(line: str) -> None:
+    assert all(c.isprintable() or c == "\t" for c in without_keys(line))
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\n", codec="utf-8")), max_size=8), st.integers(1, 9))
+def test_lines_of_a_pipe_come_out_whole_however_they_arrive(lines: list[str], size: int) -> None:
+    read, write = os.pipe()
+    reader = FdLines(read)
+    data = "".join(f"{line}\n" for line in lines).encode()
+
+    def feed() -> None:
+        for start in range(0, len(data), size):
+            os.write(write, data[start : start + size])
+        os.close(write)
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    try:
+        assert [reader.readline() for _ in range(len(lines) + 1)] == [*(f"{line}\n" for line in lines), ""]
+    finally:
+        feeder.join()
+        os.close(read)
+
+
+def test_a_last_line_without_a_new_line_counts_and_bad_bytes_are_replaced() -> None:
+    read, write = os.pipe()
+    os.write(write, b"one\r\nt\xffwo")
+    os.close(write)
+    reader = FdLines(read)
+    assert [reader.readline() for _ in range(3)] == ["one\r\n", "t\ufffdwo", ""]
+    os.close(read)
+
+
+def test_a_line_without_end_is_given_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyboard, "MAX_LINE", 10)
+    read, write = os.pipe()
+    os.write(write, b"x" * 25)
+    reader = FdLines(read)
+    assert reader.readline() == "x" * 25 + "\n"  # nobody has ended the line yet
+    os.write(write, b"rest\n")
+    os.close(write)
+    assert [reader.readline() for _ in range(2)] == ["rest\n", ""]
+    os.close(read)
+
+
+async def test_a_stream_without_a_descriptor_is_read_by_its_own_method() -> None:
+    send, receive = trio.open_memory_channel[str](10)
+    await pump_lines(line_reader(io.StringIO("one\ntwo\r\nthree")), send)
+    assert [line async for line in receive] == ["one", "two", "three"]
+
+
+async def test_a_stream_that_goes_away_is_an_input_that_ends() -> None:
+    def gone() -> str:
+        raise OSError("the terminal went away")
+
+    send, receive = trio.open_memory_channel[str](1)
+    await pump_lines(gone, send)
+    assert [line async for line in receive] == []
+
+
+async def test_nobody_listening_ends_the_reading() -> None:
+    send, receive = trio.open_memory_channel[str](1)
+    receive.close()
+    await pump_lines(io.StringIO("one\ntwo\n").readline, send)
+
+
+async def test_leaving_does_not_wait_for_a_key() -> None:
+    keys: queue.Queue[str] = queue.Queue()
+    waiting = threading.Event()
+
+    def readline() -> str:
+        waiting.set()
+        return keys.get()
+
+    send, receive = trio.open_memory_channel[str](1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pump_lines, readline, send)
+        await trio.to_thread.run_sync(waiting.wait)
+        nursery.cancel_scope.cancel()
+    assert [line async for line in receive] == []
+    keys.put("")  # lets the abandoned thread end
+
+
+async def test_every_ctrl_c_is_heard_in_the_loop_and_the_old_handler_comes_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    heard: list[str] = []
+    with listen_for_interrupts(lambda: heard.append("ctrl-c")):
+        for _ in range(keyboard.STUCK + 2):
+            signal.raise_signal(signal.SIGINT)
+            await wait_all_tasks_blocked()
+    assert heard == ["ctrl-c"] * (keyboard.STUCK + 2)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+async def test_outside_the_main_thread_signals_are_left_alone() -> None:
+    def other() -> None:
+        async def listen() -> None:
+            with listen_for_interrupts(lambda: None):
+                await trio.lowlevel.checkpoint()
+
+        trio.run(listen)
+
+    before = signal.getsignal(signal.SIGINT)
+    await trio.to_thread.run_sync(other)
+    assert signal.getsignal(signal.SIGINT) is before
