@@ -360,7 +360,8 @@ async def _perform(work: Work, call: Call) -> Any:
         if tool.is_async:
             value = tool.start(call.checked, context)
         else:
-            value = await work.threads.run(lambda: tool.start(call.checked, context))
+            # In a tuple, since a plain function may return an awaitable, which threads refuse to pass on.
+            (value,) = await work.threads.run(lambda: (tool.start(call.checked, context),))
         if inspect.isawaitable(value):
             value = await value
         return value
