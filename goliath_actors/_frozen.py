@@ -56,11 +56,16 @@ class FrozenList(list[Any]):
         return (freeze, (thaw(self),))
 
 
+# Checked first, by type: most of what data holds is one of these, and an abstract class is slow to ask.
+_ATOMS = frozenset({str, int, float, bool, type(None)})
+
+
 def freeze(value: Any) -> Any:
     """Return `value` with every mapping and sequence inside it made read-only; other objects are passed as they are."""
-    if isinstance(value, (FrozenDict, FrozenList)):
+    kind = type(value)
+    if kind in _ATOMS or kind is FrozenDict or kind is FrozenList:
         return value
-    if isinstance(value, Mapping):
+    if kind is dict or isinstance(value, Mapping):
         return FrozenDict({key: freeze(item) for key, item in value.items()})
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         return FrozenList([freeze(item) for item in value])
@@ -69,12 +74,15 @@ def freeze(value: Any) -> Any:
 
 def thaw(value: Any) -> Any:
     """Return a plain, writable, independent copy of the containers in `value`; other objects are passed as they are."""
-    if isinstance(value, Mapping):
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is dict or kind is FrozenDict or isinstance(value, Mapping):
         return {key: thaw(item) for key, item in value.items()}
     if isinstance(value, list):
         return [thaw(item) for item in value]
-    if type(value) is tuple:
+    if kind is tuple:
         return tuple([thaw(item) for item in value])
-    if type(value) is set:
+    if kind is set:
         return set(value)
     return value
