@@ -63,7 +63,9 @@ class RunJournal:
     ended: bool = False
     # What a callback raised on `RunQueued`: it fails the run at its turn (E4).
     early_error: Exception | None = None
-    replaced_error: BaseException | None = None
+    # Whose code runs right now, where a hook is asked: what leaves the run from there unblamed (an interrupt, a group
+    # made while unwinding) is theirs.
+    place: str | None = None
     _log: list[Event | _Deltas] = attrs.Factory(list)
     _changed: trio.lowlevel.ParkingLot | None = None
     _blame: list[tuple[BaseException, str]] = attrs.Factory(list)
@@ -159,11 +161,11 @@ class RunJournal:
         return _Origin(self, origin)
 
     def origin_of(self, error: BaseException) -> str:
-        """Return the origin blamed for `error`, `harness` if nobody was."""
+        """Return the origin blamed for `error`; else whose code was running; else `harness`."""
         for known, origin in self._blame:
             if known is error:
                 return origin
-        return "harness"
+        return self.place or "harness"
 
     def note(self, extension: str, phase: str, error: BaseException) -> None:
         """Record a failure that changes nothing."""

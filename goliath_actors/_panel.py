@@ -219,15 +219,18 @@ class Panel:
 
     async def _answer(self, row: Row, hook: Hook, question: Question) -> Any:
         """Return one hook's validated answer; None for no opinion, or for a lenient extension's failure."""
+        journal = self.journal
+        journal.place = "extension"
         try:
-            with self.journal.origin("extension"):
-                answer = hook.call(self._context(hook), question.fork())
-                if answer is not None and _awaitable(answer):
-                    answer = await answer
-                if answer is not None:
-                    answer = _validated(row, question, answer)
+            answer = hook.call(self._context(hook), question.fork())
+            if answer is not None and _awaitable(answer):
+                answer = await answer
+            if answer is not None:
+                answer = _validated(row, question, answer)
         except Exception as error:  # noqa: BLE001  # H4: it becomes the extension's error, or a lenient one's skip
+            journal.place = None
             answer = self._failed(row, hook, error)
+        journal.place = None
         await trio.lowlevel.checkpoint_if_cancelled()
         return answer
 
@@ -380,19 +383,37 @@ class Panel:
         self.journal.enter(row)
         await trio.lowlevel.checkpoint_if_cancelled()
         for hook in hooks:
-            await self.observe_one(row, hook, question)
+            waiting = self.tell(row, hook, question)
+            if waiting is not None:
+                await self.hear_out(row, hook, waiting)
             await trio.lowlevel.checkpoint_if_cancelled()
 
     @trio.lowlevel.disable_ki_protection  # as execute_run: it is an application's code, also under a shield
-    async def observe_one(self, row: str, hook: Hook, question: Question) -> None:
-        """Tell one observer. What it raises is a diagnostic (invariant 8)."""
+    def tell(self, row: str, hook: Hook, question: Question) -> Awaitable[object] | None:
+        """Tell one observer. What it raises is a diagnostic (invariant 8).
+
+        Returns: what is to be awaited (`hear_out`); None if the observer is done, as plain methods are.
+        """
+        journal = self.journal
+        journal.place = "extension"
+        answer: Any = None
         try:
-            with self.journal.origin("extension"):
-                answer = hook.call(self._context(hook), question.fork())
-                if answer is not None and _awaitable(answer):
-                    await answer
+            answer = hook.call(self._context(hook), question.fork())
         except Exception as error:  # noqa: BLE001  # an observer changes nothing
-            self.journal.note(hook.extension, row, error)
+            journal.note(hook.extension, row, error)
+        journal.place = None
+        return answer if answer is not None and _awaitable(answer) else None
+
+    @trio.lowlevel.disable_ki_protection
+    async def hear_out(self, row: str, hook: Hook, waiting: Awaitable[object]) -> None:
+        """Await what an observer returned. What it raises is a diagnostic."""
+        journal = self.journal
+        journal.place = "extension"
+        try:
+            await waiting
+        except Exception as error:  # noqa: BLE001  # an observer changes nothing
+            journal.note(hook.extension, row, error)
+        journal.place = None
 
     # --- contributions ----------------------------------------------------------------------------------------------
 

@@ -73,9 +73,9 @@ class Runtime:
         # open: accepts. draining, closing: accepts what runs make. closed: accepts nothing.
         self._state: Literal["open", "draining", "closing", "closed"] = "open"
         self._fatal: BaseException | None = None
-        # Invariant: _live counts the envelopes accepted and not over; _quiet is true exactly while it is 0.
+        # Invariant: _live counts the envelopes accepted and not over; a drain watches _quiet, true while it is 0.
         self._live = 0
-        self._quiet = AsyncBool(True)
+        self._quiet: AsyncBool | None = None
         self._finished = trio.Event()
         self._drained = trio.Event()
         self._accepted = self._running = 0
@@ -263,14 +263,15 @@ class Runtime:
         if self._state == "open":
             self._state = "draining"
         ended, shut_down = sum(self._ended.values()), self._shut_down
+        quiet = self._quiet = self._quiet or AsyncBool(not self._live)
         with trio.move_on_after(grace):
-            await self._quiet.wait_value(True)
+            await quiet.wait_value(True)
         if self._state == "draining":
             self._state = "closed"
         if self._live:
             self._limits.hurry_up(grace)
             await self._abort_all("the runtime was drained")
-            await self._quiet.wait_value(True)
+            await quiet.wait_value(True)
         self._settle()
         self._drained.set()
         aborted = self._shut_down - shut_down
@@ -487,13 +488,14 @@ class Runtime:
 
     def _enter(self) -> None:
         self._live += 1
-        if self._live == 1:
+        if self._quiet is not None:
             self._quiet.value = False
 
     def _leave(self) -> None:
         self._live -= 1
         if not self._live:
-            self._quiet.value = True
+            if self._quiet is not None:
+                self._quiet.value = True
             self._settle()
 
     def _settle(self) -> None:

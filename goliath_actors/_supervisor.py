@@ -155,7 +155,7 @@ async def _conclude(
         error = _aborted(run, abort, replaced, journal)
         origin = "abort"
 
-    # Every observer has a shield of its own; from one to the next there is no checkpoint either.
+    # Every observer that waits has a shield of its own; from one to the next there is no checkpoint either.
     if error is not None:
         for hook in panel.hooks("on_error"):
             question: Question = OnError(error, origin or "harness", tuple(journal.steps), journal.trace)
@@ -179,28 +179,30 @@ async def _conclude(
 
 async def _tell(row: str, hook: Hook, question: Question, panel: Panel, limits: ObserverLimits) -> BaseException | None:
     """Tell one observer; return a `KeyboardInterrupt` or `SystemExit` out of it, so that the next is told too."""
-    panel.journal.enter(row)
-    limit = limits.limit
-    start = panel.journal.since
-    scope = limits.shield()
+    journal = panel.journal
+    journal.enter(row)
+    scope: trio.CancelScope | None = None
     try:
+        waiting = panel.tell(row, hook, question)
+        if waiting is None:  # a plain method: it never waits, so there is nothing to shield or to cut off
+            return None
+        limit, start = limits.limit, trio.current_time()
+        scope = limits.shield()
         with scope:
-            await panel.observe_one(row, hook, question)
+            await panel.hear_out(row, hook, waiting)
     except (KeyboardInterrupt, SystemExit) as fatal:
-        panel.journal.note(hook.extension, row, fatal)
+        journal.note(hook.extension, row, fatal)
         return fatal
     except BaseExceptionGroup as group:
-        panel.journal.note(hook.extension, row, _single(group) or group)
+        journal.note(hook.extension, row, _single(group) or group)
         return None
     finally:
-        limits.done(scope)
+        if scope is not None:
+            limits.done(scope)
     if scope.cancelled_caught:
-        seconds = limit if limit is not None else trio.current_time() - start
-        cut = ObserverTimeout(seconds)
-        panel.journal.note(hook.extension, row, cut)
-        panel.journal.emit_closing(
-            HookDecision, extension=hook.extension, phase=row, decision="cut-off", reason=str(cut)
-        )
+        cut = ObserverTimeout(limit if limit is not None else trio.current_time() - start)
+        journal.note(hook.extension, row, cut)
+        journal.emit_closing(HookDecision, extension=hook.extension, phase=row, decision="cut-off", reason=str(cut))
     return None
 
 
