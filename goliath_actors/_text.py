@@ -80,9 +80,6 @@ def grapheme_boundary(text: str, position: int) -> int:
         if match is None:
             break
         cut = match.start() + 1
-        if cut > position:
-            end = cut
-            continue
         if not (text[cut - 1] in _FLAG_PARTS and text[cut] in _FLAG_PARTS):
             start = cut
             break

@@ -272,6 +272,9 @@ def test_snapshot_of_something_huge_is_bounded_and_says_what_is_left_out() -> No
     taken = snapshot(range(10**9))
     assert len(taken) < 60_000
     assert taken[-1] == f"<{10**9 - (len(taken) - 1)} more>"
+    wide_mapping = snapshot({str(number): number for number in range(100_000)})
+    assert len(wide_mapping) < 60_000
+    assert wide_mapping["…"] == f"<{100_000 - (len(wide_mapping) - 1)} more>"
     text = snapshot(["x" * 3_000_000, "y" * 3_000_000])
     assert len(text[0]) == 3_000_000
     assert text[1] == "y" * 1_000_000 + "…"
@@ -344,6 +347,7 @@ def test_wrapping_around_the_whole_reply_is_taken_off(text: str, expected: Any) 
         ('{"a": 1} {"a": 2}', "more text follows"),
         ('```json\n{"a": 1}\n``` and ```json\n{"a": 2}\n```', "not valid JSON"),
         ('<think>{"a": 1}', "not valid JSON"),
+        ('```json\n{"a": \n```', "not valid JSON"),
         ('{"a": NaN}', "NaN is not a JSON value"),
         ('{"a": -Infinity}', "-Infinity is not a JSON value"),
         ('{"a": 1e999}', "the number 1e999 is out of range"),
@@ -396,7 +400,7 @@ LIGHT = [
     ("```\n{'a': 1,}\n```", {"a": 1}, ("code-fence", "single-quotes", "trailing-comma")),
     ('"{\\"a\\": 1}"', {"a": 1}, ("string-encoded",)),
     ('{"a": 1}{"a": 1.0}', {"a": 1}, ("repeated-object",)),
-    ('{"a": 1}\n{"a": 1}\n{"a": 1}', {"a": 1}, ("repeated-object",)),
+    ('{"a": 1}\n{"a": 1}\n{"a": 1}\n', {"a": 1}, ("repeated-object",)),
     ('{"a": 1, "a": 2}', {"a": 2}, ("duplicate-keys",)),
     ('{"a": {"b": 1, "b": 2}}', {"a": {"b": 2}}, ("duplicate-keys",)),
     ("{'a': 1, 'a': 2}", {"a": 2}, ("single-quotes", "duplicate-keys")),

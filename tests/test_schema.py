@@ -311,9 +311,25 @@ class Counting(pydantic.BaseModel):
         return value + 1
 
 
-@attrs.frozen
+@attrs.define
 class CountingAttrs:
+    runs: int
+
+    def __attrs_post_init__(self) -> None:
+        self.runs += 1
+
+
+@attrs.frozen
+class CountingConverter:
     runs: int = attrs.field(converter=lambda value: value + 1)
+
+
+@dataclasses.dataclass
+class CountingData:
+    runs: int
+
+    def __post_init__(self) -> None:
+        self.runs += 1
 
 
 class CountingStruct(msgspec.Struct):
@@ -323,11 +339,121 @@ class CountingStruct(msgspec.Struct):
         self.runs += 1
 
 
-@pytest.mark.parametrize("kind", [Counting, CountingStruct])
+@pytest.mark.parametrize("kind", [Counting, CountingStruct, CountingAttrs, CountingConverter, CountingData])
 def test_transforms_run_exactly_once_and_are_shown(kind: Any) -> None:
     checked = reader_of(kind).read({"runs": 1}, "")
     assert (checked.value.runs, checked.data) == (2, {"runs": 2})
     assert OutputSchema.of(kind).parse('{"runs": 1}').runs == 2
+
+
+def strip(text: str) -> str:
+    return text.strip()
+
+
+@attrs.frozen
+class Person:
+    """Somebody."""
+
+    name: str = attrs.field(converter=strip)
+    _age: int = attrs.field(default=0)
+    friends: tuple[Person, ...] = attrs.field(default=(), converter=tuple)
+    born: datetime.datetime | None = None
+    tags: list[str] = attrs.field(factory=list)
+    odd: Any = attrs.field(default=strip)
+    made: int = attrs.field(init=False, default=1)
+
+    @_age.validator
+    def _check_age(self, attribute: Any, age: int) -> None:
+        if age > 150:
+            raise ValueError("nobody is that old")
+
+
+@attrs.frozen
+class Team:
+    lead: Person | None
+    members: dict[str, list[Person]]
+    pair: tuple[Person, Person] | None = None
+    more: Sequence[Person] = ()
+
+
+def test_an_attrs_class_with_converters_is_called_once_for_each_object() -> None:
+    person = {
+        "description": "Somebody.",
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "_age": {"type": "integer", "default": 0},
+            "friends": {"type": "array", "items": {"$ref": "#/$defs/Person"}, "default": []},
+            "born": {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}], "default": None},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "odd": {},
+        },
+        "required": ["name"],
+    }
+    assert schema_of(Person) == {**person, "$defs": {"Person": person}}
+    reader = reader_of(Person)
+    checked = reader.read({"name": " Ann ", "_age": "7", "friends": [{"name": " Bob"}]}, "who")
+    assert checked.value == Person("Ann", 7, (Person("Bob"),))
+    assert checked.data == {"name": "Ann", "_age": "7", "friends": [{"name": "Bob"}]}
+    assert reader.read(checked.data, "who").value == checked.value
+    with pytest.raises(InputProblems) as caught:
+        reader.read({"_age": "x", "friends": [{"name": 1}, {"name": "a", "friends": [{}]}, 3]}, "who")
+    assert caught.value.problems == (
+        "who.name: required, but missing",
+        "who._age: expected int, got str",
+        "who.friends[0].name: expected str, got int",
+        "who.friends[1].friends[0].name: required, but missing",
+        "who.friends[2]: expected object, got int",
+    )
+    with pytest.raises(InputProblems) as caught:
+        reader.read({"name": "a", "_age": 200}, "who")
+    assert caught.value.problems == ("who: nobody is that old",)
+
+
+def test_classes_that_convert_are_found_inside_others() -> None:
+    ann = {"name": " Ann"}
+    team = {"lead": ann, "members": {"x": [ann]}, "pair": [ann, ann], "more": [ann]}
+    value = reader_of(Team).read(team, "").value
+    assert value == Team(Person("Ann"), {"x": [Person("Ann")]}, (Person("Ann"), Person("Ann")), [Person("Ann")])
+    assert reader_of(Annotated[Person | None, "who"]).read(ann, "").value == Person("Ann")
+    assert reader_of(Team).read({"lead": None, "members": {}}, "").value == Team(None, {})
+    with pytest.raises(InputProblems) as caught:
+        reader_of(Team).read({"lead": {}, "members": {"x": [None, {}]}}, "")
+    assert caught.value.problems == (
+        "lead.name: required, but missing",
+        "members.x[0]: expected object, got null",
+        "members.x[1].name: required, but missing",
+    )
+
+
+@attrs.frozen
+class Tagged:
+    words: list[str] = attrs.field(converter=frozenset)
+    count: int = 0
+
+
+class Shouting:
+    def __init__(self, text: str) -> None:
+        self.text = text.upper()
+
+
+@attrs.frozen
+class Loud:
+    text: str = attrs.field(converter=Shouting)
+    count: int = 0
+    many: list[str] = attrs.field(default=(), converter=lambda texts: [Shouting(text) for text in texts])
+
+
+def test_what_a_converter_made_is_shown_as_given_where_json_cannot_say_it() -> None:
+    checked = reader_of(Loud).read({"text": "hey", "count": "2", "many": ["a"]}, "")
+    assert (checked.value.text.text, checked.value.many[0].text) == ("HEY", "A")
+    assert checked.data == {"text": "hey", "count": 2, "many": ["a"]}
+
+
+def test_what_a_converter_made_is_shown_where_json_can_say_it() -> None:
+    checked = reader_of(Tagged).read({"words": ["b", "a", "b"], "count": "2"}, "")
+    assert checked.value == Tagged(frozenset("ab"), 2)
+    assert checked.data == {"words": ["a", "b"], "count": 2}
 
 
 class Grumpy(msgspec.Struct):

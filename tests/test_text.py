@@ -87,6 +87,17 @@ def test_half_a_million_characters_of_any_script_are_cut_at_once(text: str) -> N
     assert time.perf_counter() - began < 5
 
 
+@given(
+    st.text("🇩🇪🇫", max_size=9),
+    st.sampled_from(["", "a", "\u0600", "\u0600\u0600", "\u200d", "\u0301"]),
+    st.integers(0, 12),
+)
+def test_flags_are_cut_between_pairs_whatever_stands_before_them(flags: str, before: str, position: int) -> None:
+    for text in (before + flags, "x" + before + flags + "\u0301", flags + before + flags):
+        expected = max(known for known in boundaries(text) if known <= position)
+        assert grapheme_boundary(text, position) == expected
+
+
 # --- clip -----------------------------------------------------------------------------------------------------------
 
 
@@ -162,6 +173,17 @@ def test_clip_tokens_obeys_any_counter(text: str, limit: int, count: Callable[[s
     assert count(clipped) <= limit or clipped == ""
     assert text.startswith(clipped.removesuffix("…")) or clipped == text
     assert clipped == text or len(clipped.removesuffix("…")) in boundaries(text)
+
+
+def test_a_counter_that_counts_far_fewer_tokens_than_the_estimate_gets_its_room() -> None:
+    def pages(text: str) -> int:
+        return -(-len(text) // 1_000)
+
+    text = "word " * 10_000
+    assert len(clip_tokens(text, 20, pages)) == 20_000
+    fitted = fit_content(text, 20, pages)
+    assert pages(fitted) == 20
+    assert fitted.endswith(text[-4_000:])
 
 
 def test_clip_tokens_never_counts_the_whole_of_a_huge_text() -> None:

@@ -6,7 +6,7 @@ Floor 1. One room in a folder: readers of types, parameters of functions, schema
 from ._by_hand import is_async, object_schema, parsed_by, takes_nothing, takes_second
 from ._functions import Parameter, Parameters
 from ._output import OutputSchema
-from ._problems import Checked, InputProblems, at
+from ._problems import Checked, InputProblems, Problem
 from ._raw import RawSchema
 from ._readers import schema_of
 from ._signature import Signature, read_function
@@ -17,9 +17,9 @@ __all__ = [
     "OutputSchema",
     "Parameter",
     "Parameters",
+    "Problem",
     "RawSchema",
     "Signature",
-    "at",
     "is_async",
     "object_schema",
     "parsed_by",

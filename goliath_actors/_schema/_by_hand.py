@@ -90,7 +90,7 @@ def parsed_by(parse: Callable[[dict[str, Any]], Any], data: dict[str, Any]) -> C
     try:
         value = parse(thaw(data))
     except Exception as error:
-        raise InputProblems([str(error).strip() or type(error).__name__]) from error
+        raise InputProblems.one(str(error).strip() or type(error).__name__) from error
     shown = snapshot(value)
     if not isinstance(shown, dict) or not set(data) <= set(shown) or json_problem(shown) is not None:
         return Checked(data, value)  # a value of another shape: the input is shown as it was given

@@ -17,7 +17,7 @@ from goliath_actors._json import json_problem
 from goliath_actors.errors import ConfigError
 
 from ._flat import PREFIX
-from ._problems import MISSING, Checked, InputProblems, Reader, at, one_line
+from ._problems import MISSING, Checked, InputProblems, Problem, Reader, one_line
 from ._readers import reader_of
 
 # Any, below: annotations and defaults, which may be any object, and JSON data of any shape.
@@ -74,22 +74,24 @@ class Parameters:
         Raises: InputProblems that name every problem: missing, unknown and unfit arguments, input that is no object.
         """
         plain = plain_object(raw)
-        problems: list[str] = []
+        problems: list[Problem] = []
         data: dict[str, Any] = {}
         values: dict[str, Any] = {}
         for name, item in plain.items():
             reader = self._readers.get(name)
             if reader is None:
                 known = ", ".join(self._readers)
-                problems.append(at(name, f"no such argument; there are {known}" if known else "no argument is taken"))
+                problems.append(
+                    Problem(name, f"no such argument; there are {known}" if known else "no argument is taken")
+                )
                 continue
             try:
                 checked = reader.read(item, name)
             except InputProblems as error:
-                problems.extend(error.problems)
+                problems.extend(error.found)
                 continue
             data[name], values[name] = checked.data, checked.value
-        problems.extend(at(name, MISSING) for name in self._required if name not in plain)
+        problems.extend(Problem(name, MISSING) for name in self._required if name not in plain)
         if problems:
             raise InputProblems(problems)
         return Checked(data, values)
@@ -101,16 +103,16 @@ def plain_object(raw: Any) -> dict[str, Any]:
     Raises: InputProblems if it is none.
     """
     if not isinstance(raw, Mapping):
-        raise InputProblems([f"arguments must be a JSON object, not {type(raw).__name__}"])
+        raise InputProblems.one(f"arguments must be a JSON object, not {type(raw).__name__}")
     problem = json_problem(raw)
     if problem is not None:
-        raise InputProblems([problem])
+        raise InputProblems.one(problem)
     if not all(isinstance(key, str) for key in raw):
-        raise InputProblems(["the names of arguments must be strings"])
+        raise InputProblems.one("the names of arguments must be strings")
     try:
         plain = msgspec.to_builtins(thaw(raw), str_keys=True)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputProblems([f"not JSON data: {one_line(error)}"]) from error
+        raise InputProblems.one(f"not JSON data: {one_line(error)}") from error
     assert isinstance(plain, dict)
     return plain
 

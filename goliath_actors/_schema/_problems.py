@@ -18,15 +18,37 @@ _PROBLEM_CHARS: Final = 300
 MISSING: Final = "required, but missing"
 
 
-class InputProblems(ValueError):
-    """Data does not fit a schema. `problems` names each problem with its path."""
+@attrs.frozen
+class Problem:
+    """One problem and its place in the data, as in `steps[0].title`; empty for the whole."""
 
-    def __init__(self, problems: Iterable[str]) -> None:
-        found = [clip(problem, _PROBLEM_CHARS) for problem in problems]
-        if len(found) > _PROBLEMS:
-            found[_PROBLEMS:] = [f"and {len(found) - _PROBLEMS} more problems"]
-        self.problems = tuple(found)
-        super().__init__("; ".join(found))
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}" if self.path else self.text
+
+    def under(self, path: str) -> Problem:
+        """Return the problem as it is called from further outside."""
+        dot = "." if path and self.path and not self.path.startswith("[") else ""
+        return Problem(path + dot + self.path, self.text)
+
+
+class InputProblems(ValueError):
+    """Data does not fit a schema. `problems` names each problem with its path, `found` are the same, uncut."""
+
+    def __init__(self, found: Iterable[Problem]) -> None:
+        self.found = tuple(found)
+        problems = [clip(str(problem), _PROBLEM_CHARS) for problem in self.found]
+        if len(problems) > _PROBLEMS:
+            problems[_PROBLEMS:] = [f"and {len(problems) - _PROBLEMS} more problems"]
+        self.problems = tuple(problems)
+        super().__init__("; ".join(problems))
+
+    @classmethod
+    def one(cls, text: str, path: str = "") -> InputProblems:
+        """Return the error for a single problem."""
+        return cls([Problem(path, text)])
 
 
 @attrs.frozen(eq=False)
@@ -51,11 +73,6 @@ class Reader(Protocol):
         Raises: InputProblems, each problem under `path`.
         """
         ...
-
-
-def at(path: str, problem: str) -> str:
-    """Return a problem with its place in front, the whole value having none."""
-    return f"{path}: {problem}" if path else problem
 
 
 def one_line(error: Exception) -> str:

@@ -16,7 +16,7 @@ from goliath_actors.errors import ConfigError
 
 from ._flat import BY_NAME, DATA
 from ._functions import plain_object
-from ._problems import MISSING, Checked, InputProblems, at
+from ._problems import MISSING, Checked, InputProblems, Problem
 
 # Any, below: JSON data of any shape, and the validator, whose types jsonschema leaves open.
 
@@ -50,7 +50,7 @@ class RawSchema:
         try:
             errors = sorted(self._validator.iter_errors(raw), key=lambda error: [str(part) for part in error.path])
         except Exception as error:  # a schema that sends its checker astray must not end the run
-            raise InputProblems([at(path, f"cannot be checked: {type(error).__name__}")]) from error
+            raise InputProblems.one(f"cannot be checked: {type(error).__name__}", path) from error
         if errors:
             raise InputProblems(_json_schema_problem(error, path) for error in errors)
         return Checked(raw, raw)
@@ -63,14 +63,14 @@ class RawSchema:
         return self.read(plain_object(raw), "")
 
 
-def _json_schema_problem(error: Any, path: str) -> str:
+def _json_schema_problem(error: Any, path: str) -> Problem:
     place = path
     for part in error.absolute_path:
         place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else str(part)
     missing = re.fullmatch(r"'(.*)' is a required property", error.message)
     if missing and error.validator == "required":
-        return at(f"{place}.{missing[1]}" if place else missing[1], MISSING)
-    return at(place, error.message)
+        return Problem(f"{place}.{missing[1]}" if place else missing[1], MISSING)
+    return Problem(place, error.message)
 
 
 def _unusable(node: Any, root: Any) -> Iterator[str]:

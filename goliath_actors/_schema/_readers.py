@@ -6,9 +6,6 @@ understands is given to pydantic, which is never imported otherwise.
 
 from __future__ import annotations
 
-import datetime
-import functools
-import operator
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -20,11 +17,14 @@ from goliath_actors._frozen import freeze, thaw
 from goliath_actors._json import json_problem
 from goliath_actors.errors import ConfigError
 
+from ._built import Built, adapt, schema_of_built
 from ._flat import flatten
-from ._problems import MISSING, Checked, InputProblems, Reader, at, one_line
+from ._problems import MISSING, Checked, InputProblems, Problem, Reader, one_line
 
 # Any, below: annotations, which may be any object, and JSON data of any shape.
 
+# Stands for an object that JSON cannot express, made by a class's own converter: it is shown as it was given.
+_AS_GIVEN: Final = "\0as given\0"
 _LISTS: Final = (list, set, frozenset, Sequence, Set)
 
 
@@ -54,39 +54,45 @@ class TypeReader:
     """Reads a type with msgspec, lax about numbers sent as strings, strict about everything else."""
 
     def __init__(self, annotation: Any) -> None:
-        self._type = annotation
         definitions: dict[str, Any] = {}
+        names: dict[type, str] = {}
+
+        def schema(part: Any) -> dict[str, Any]:
+            (made,), found = msgspec.json.schema_components((part,), schema_hook=hook)
+            definitions.update(found)
+            return made
 
         def hook(foreign: type) -> dict[str, Any]:
+            if issubclass(foreign, Built):
+                return schema_of_built(foreign, names, definitions, schema)
             make = getattr(foreign, "model_json_schema", None)
             if make is None or not callable(getattr(foreign, "model_validate", None)):
                 raise NotImplementedError
-            made: dict[str, Any] = dict(make())
-            definitions.update(made.pop("$defs", {}))
-            return made
+            model: dict[str, Any] = dict(make())
+            definitions.update(model.pop("$defs", {}))
+            return model
 
         try:
-            (schema,), found = msgspec.json.schema_components((_dated(annotation),), schema_hook=hook)
+            self._type = adapt(annotation)
+            root = schema(self._type)
         except (TypeError, ValueError, NotImplementedError, NameError) as error:
             why = one_line(error)
             if "schema_hook" in why:  # msgspec's advice to its own users, no help to ours
                 why = f"JSON cannot express {why.partition(') type ')[2].removesuffix(' is not supported') or 'it'}"
             raise ConfigError(f"{_type_name(annotation)} has no JSON schema ({why})") from error
-        definitions.update(found)
-        self.schema: Mapping[str, Any] = freeze(flatten(schema, definitions))
+        self.schema: Mapping[str, Any] = freeze(flatten(root, definitions))
 
     def read(self, raw: Any, path: str) -> Checked:
         """See `Reader.read`."""
         try:
             value = _convert(raw, self._type)
-            data = msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=_encode)
         except Exception as error:  # a class's own converter may raise anything: its word is the problem
             found = list(_diagnose(raw, self._type, path))
             raise InputProblems(found or [_problem(error, path)]) from error
-        data = _project(raw, data)
+        data = _project(raw, msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=_encode))
         problem = json_problem(data)  # "nan" becomes a float of that name
         if problem is not None:
-            raise InputProblems([at(path, problem)])
+            raise InputProblems.one(problem, path)
         return Checked(data, value)
 
 
@@ -95,22 +101,35 @@ def _convert(raw: Any, annotation: Any) -> Any:
 
 
 def _decode(annotation: Any, raw: Any) -> Any:
+    if issubclass(annotation, Built):
+        return annotation.build(raw, _convert_all)
     return annotation.model_validate(raw)
+
+
+def _convert_all(raw: Any, annotation: Any) -> Any:
+    """Convert, naming every problem if it fails."""
+    try:
+        return _convert(raw, annotation)
+    except Exception as error:
+        raise InputProblems(list(_diagnose(raw, annotation, "")) or [_problem(error, "")]) from error
 
 
 def _encode(value: Any) -> Any:
     dump = getattr(value, "model_dump", None)
-    if dump is None:
-        raise TypeError(f"{type(value).__name__} is no JSON data")
-    return dump(mode="json", by_alias=True, exclude_unset=True)
+    return _AS_GIVEN if dump is None else dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def _project(raw: Any, data: Any) -> Any:
     """Return `data`, the coerced form of `raw`, with only those fields that were given: defaults are not shown (H6)."""
+    if data == _AS_GIVEN or (isinstance(data, (list, tuple)) and _AS_GIVEN in data):
+        return raw
     if isinstance(data, tuple):
         data = list(data)
     if isinstance(raw, dict) and isinstance(data, dict):
-        return {key: _project(item, data[key]) for key, item in raw.items() if key in data}
+        # msgspec reads fields whose name begins with an underscore, and does not write them.
+        return {
+            key: _project(item, data.get(key, item)) for key, item in raw.items() if key in data or key.startswith("_")
+        }
     if isinstance(raw, list) and isinstance(data, list):
         if len(raw) != len(data):  # a set that was given one element twice
             raw = data
@@ -118,21 +137,7 @@ def _project(raw: Any, data: Any) -> Any:
     return data
 
 
-def _dated(annotation: Any) -> Any:
-    """Return the annotation with a format for date-times, about which msgspec's schemas say nothing."""
-    if annotation is datetime.datetime:
-        return Annotated[annotation, msgspec.Meta(extra_json_schema={"format": "date-time"})]
-    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin in (Union, types.UnionType):
-        return functools.reduce(operator.or_, (_dated(arg) for arg in args))
-    if origin is list:
-        return list[_dated(args[0])]  # type: ignore[misc]  # built at run time, for msgspec alone
-    if origin is Annotated:
-        return Annotated[(_dated(args[0]), *args[1:])]
-    return annotation
-
-
-def _diagnose(raw: Any, annotation: Any, path: str) -> Iterator[str]:
+def _diagnose(raw: Any, annotation: Any, path: str) -> Iterator[Problem]:
     """Yield every problem of data that did not convert, where msgspec stops at the first.
 
     Goes down by structure and converts only what has none, so that a class's own transforms are not run again.
@@ -150,18 +155,20 @@ def _diagnose(raw: Any, annotation: Any, path: str) -> Iterator[str]:
     fields = _fields_of(annotation)
     if isinstance(raw, dict) and fields is not None:
         unknown = raw.keys() - fields.keys() if _is_closed(annotation) else ()
-        yield from (at(path, f"there is no field {name}") for name in raw if name in unknown)
+        yield from (Problem(path, f"there is no field {name}") for name in raw if name in unknown)
         for name, (kind, required) in fields.items():
             inner = f"{path}.{name}" if path else name
             if name in raw:
                 yield from _diagnose(raw[name], kind, inner)
             elif required:
-                yield at(inner, MISSING)
+                yield Problem(inner, MISSING)
         return
     try:
         _convert(raw, annotation)
     except Exception as error:  # noqa: BLE001 - as in read
-        if hasattr(error.__cause__, "errors"):
+        if isinstance(error.__cause__, InputProblems):
+            yield from (problem.under(path) for problem in error.__cause__.found)
+        elif hasattr(error.__cause__, "errors"):
             yield from _pydantic_problems(error.__cause__, path)
         else:
             yield _problem(error, path, annotation)
@@ -199,7 +206,7 @@ def _is_closed(annotation: Any) -> bool:
     return config is not None and config.forbid_unknown_fields and config.tag is None
 
 
-def _problem(error: Exception, path: str, annotation: Any = None) -> str:
+def _problem(error: Exception, path: str, annotation: Any = None) -> Problem:
     text = one_line(error) if isinstance(error, msgspec.ValidationError) else f"{type(error).__name__}: {error}"
     text, _, place = text.partition(" - at `$")
     text = text.replace("`", "")
@@ -208,7 +215,7 @@ def _problem(error: Exception, path: str, annotation: Any = None) -> str:
     if text.startswith("invalid enum value") and annotation is not None:
         allowed = TypeReader(annotation).schema.get("enum", ())
         text += f"; allowed are {', '.join(map(repr, allowed))}" if allowed else ""
-    return at((path + place.rstrip("`")).lstrip("."), text)
+    return Problem("", text).under(place.rstrip("`").lstrip(".")).under(path)
 
 
 def _type_name(annotation: Any) -> str:
@@ -258,18 +265,18 @@ class _PydanticReader:
             raise InputProblems(_pydantic_problems(error, path)) from error
         problem = json_problem(data)
         if problem is not None:
-            raise InputProblems([at(path, problem)])
+            raise InputProblems.one(problem, path)
         return Checked(data, value)
 
 
-def _pydantic_problems(error: BaseException | None, path: str) -> list[str]:
+def _pydantic_problems(error: BaseException | None, path: str) -> list[Problem]:
     errors: Any = getattr(error, "errors", None)
     if errors is None:
-        return [at(path, f"{type(error).__name__}: {error}")]
+        return [Problem(path, f"{type(error).__name__}: {error}")]
     found = []
     for entry in errors():
         place = path
         for part in entry["loc"]:
             place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else str(part)
-        found.append(at(place, entry["msg"]))
+        found.append(Problem(place, entry["msg"]))
     return found
