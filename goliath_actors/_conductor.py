@@ -5,72 +5,34 @@ Floor 4. Read top to bottom it is one run: recall, route, plan, tool, …, answe
 
 from __future__ import annotations
 
-import inspect
-import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 import attrs
 import trio
 
 from ._budget import input_limit
+from ._call import Cached, Call
+from ._endings import Endings
 from ._frozen import freeze
 from ._judge import Escalated, find_identical, two_failures, unmet
-from ._memory import forget_open_run, kept_steps, open_run, recall, remember, settle
+from ._kept import forget_open_run, open_run, settle
+from ._memory import recall
 from ._panel import RunStopped, combine
 from ._request import Route
 from ._roles import CAPS, Device, Malformed, Missing, Replaced, told
-from ._tools import Cached, Call, dispatch, run_call
+from ._session import Session, SessionFallback, check_int
+from ._tools import dispatch, run_call
 from ._work import Ending, Work
-from .errors import ConfigError, FallbackError, ToolFailure
-from .events import Answer, Escalate, PlanMade
-from .hooks import AfterAnswer, AfterPlan, BeforeFallback, BeforePlan, PlanPatch, Respond, Retry, Stop
+from .errors import ConfigError, ToolFailure
+from .events import PlanMade
+from .hooks import AfterPlan, BeforePlan, PlanPatch, Respond, Retry, Stop
 from .tools import CheckedInput, Tool
-from .values import FallbackAnswer, FallbackRequest, Memory, Plan, Responded, Step
+from .values import Plan, Responded
 
-__all__ = ["Conductor", "FallbackContext", "SessionFallback"]
+__all__ = ["Conductor", "SessionFallback", "check_window"]
 
 Window: TypeAlias = "int | Callable[[], int | Awaitable[int]]"
-
-# Reasons for which a best-effort answer makes no sense: the device that would give it is what failed.
-NO_BEST_EFFORT = frozenset({"model-error", "model-unavailable", "context-budget", "answer-invalid"})
-# Reasons after which the device is not asked to summarise either.
-DEVICE_FAILED = frozenset({"model-error", "model-unavailable", "context-budget"})
-# Reasons that count towards a session fallback (C7).
-COUNTED = frozenset({"model-error", "model-unavailable"})
-
-
-# --- configuration --------------------------------------------------------------------------------------------------
-
-
-@final
-@attrs.frozen(kw_only=True)
-class SessionFallback:
-    """When a conversation stops asking a device that keeps failing.
-
-    Arguments:
-      after: runs in a row whose model failed before the fallback is asked at once.
-      probe_every: seconds after which one run is let through to the device again; when it succeeds, all are.
-
-    Raises: `ConfigError`.
-    """
-
-    after: int = 3
-    probe_every: float = 300.0
-
-    def __attrs_post_init__(self) -> None:
-        _check_int("SessionFallback(after=...)", self.after, 1)
-        seconds = self.probe_every
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-            raise ConfigError(
-                f"SessionFallback(probe_every=...) must be a number of seconds, 0 or more, not {seconds!r}"
-            )
-
-
-def _check_int(what: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        kind = "a positive integer" if least == 1 else f"an integer of at least {least}"
-        raise ConfigError(f"{what} must be {kind}, not {value!r}")
 
 
 @final
@@ -107,7 +69,7 @@ class Conductor:
         if not callable(self.window):
             check_window(self.window)
         for name in ("max_steps", "plan_retries", "argument_retries", "answer_retries", "hook_retries"):
-            _check_int(f"Conductor({name}=...)", getattr(self, name), 0)
+            check_int(f"Conductor({name}=...)", getattr(self, name), 0)
         if self.strict_budget is not None and not isinstance(self.strict_budget, bool):
             raise ConfigError(f"Conductor(strict_budget=...) must be True, False or None, not {self.strict_budget!r}")
         if not isinstance(self.save_best_effort, bool):
@@ -121,12 +83,28 @@ class Conductor:
     async def drive(self, work: Work, responded: tuple[Respond, Responded] | None = None) -> Ending:
         """Take a run from its ask to its end. As `Loop.drive`."""
         check_window(work.window)
-        run = _Run(self, work)
         try:
-            return await run.go(responded)
+            return await self._drive(work, responded)
         except RunStopped:
             await forget_open_run(work)
             raise
+
+    async def _drive(self, work: Work, responded: tuple[Respond, Responded] | None) -> Ending:
+        work.journal.enter("recall")
+        view = await recall(work)
+        device = Device.of(work, view, work.extended if self.strict_budget is None else self.strict_budget)
+        session = Session(self.session_fallback, work, work.record.failures)
+        endings = Endings(work, device, session, view, self.answer_retries, self.hook_retries, self.save_best_effort)
+        if responded is not None:
+            session.asks_device = False
+            ending = await endings.finish(responded[0].text, brief=responded[0].reason, responded=responded[1])
+        elif session.skips_device():
+            session.asks_device = False
+            ending = await endings.escalate("model-error", "session fallback")
+        else:
+            ending = await _Run(self, work, device, endings).go()
+        await settle(work, session.failures())
+        return ending
 
 
 def check_window(window: object) -> None:
@@ -134,7 +112,7 @@ def check_window(window: object) -> None:
 
     Raises: `ConfigError`.
     """
-    _check_int("Conductor(window=...)", window, 1)
+    check_int("Conductor(window=...)", window, 1)
     assert isinstance(window, int)
     short = [label for label, cap in CAPS.items() if input_limit(window, cap) <= 0]
     if short:
@@ -154,15 +132,6 @@ def _least_window() -> int:
 # --- one run --------------------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class FallbackContext:
-    """What a fallback gets as its second parameter, if it takes one."""
-
-    run_id: str
-    conversation_id: str | None
-    context: Any
-
-
 class _Answered(Exception):
     """`after_plan` answered in the model's place."""
 
@@ -176,37 +145,13 @@ class _Answered(Exception):
 class _Run:
     loop: Conductor
     work: Work
-    view: Memory = Memory()  # noqa: RUF009  # frozen, so it can be shared
-    device: Device = attrs.field(init=False)
-    # The first escalation reason is the result's (C11).
-    reason: str | None = None
-    counted: bool = False
-    # False: this run says nothing about the device (session fallback, or an extension answered).
-    asks_device: bool = True
-    # The counter as it was recalled: saving it changes the record, and must not count twice.
-    failures_before: int = 0
+    device: Device
+    endings: Endings
     # Failed reads that their tool allows to repeat (C12).
     repeatable: set[int] = attrs.Factory(set)
 
-    # --- top --------------------------------------------------------------------------------------------------------
-
-    async def go(self, responded: tuple[Respond, Responded] | None) -> Ending:
-        work, loop = self.work, self.loop
-        work.journal.enter("recall")
-        self.view = await recall(work)
-        self.failures_before = work.record.failures
-        self.device = Device.of(work, self.view, work.extended if loop.strict_budget is None else loop.strict_budget)
-        ending = await self._answer(responded)
-        await settle(work, self._failures())
-        return ending
-
-    async def _answer(self, responded: tuple[Respond, Responded] | None) -> Ending:
-        if responded is not None:
-            self.asks_device = False
-            return await self._finish(responded[0].text, brief=responded[0].reason, responded=responded[1])
-        if self._skips_device():
-            self.asks_device = False
-            return await self._escalate("model-error", "session fallback")
+    async def go(self) -> Ending:
+        """Plan and do until there is an answer, or another way out."""
         out: _Answered | Replaced | Escalated
         try:
             return await self._step_loop()
@@ -216,33 +161,10 @@ class _Run:
         if isinstance(out, _Answered):
             respond = out.respond
             who = Responded(out.extension, "after_plan", respond.reason, respond.outcome)
-            return await self._finish(respond.text, brief=respond.reason, responded=who)
+            return await self.endings.finish(respond.text, brief=respond.reason, responded=who)
         if isinstance(out, Replaced):
-            return await self._replaced(out)
-        return await self._escalate(out.reason, out.detail)
-
-    def _skips_device(self) -> bool:
-        """C7: decide the route from the record, and let a probe through when it is time."""
-        session, health = self.loop.session_fallback, self.work.health
-        if session is None or self.work.fallback is None or self.failures_before < session.after:
-            return False
-        now = trio.current_time()
-        if health.probed_at is None or now - health.probed_at >= session.probe_every:
-            health.probed_at = now
-            return False
-        return True
-
-    def _failures(self) -> int | None:
-        """Return the conversation's counter after this run, None if the run says nothing about the device."""
-        session = self.loop.session_fallback
-        if session is None or not self.asks_device:
-            return None
-        if not self.counted:
-            return 0
-        failures = self.failures_before + 1
-        if failures >= session.after:
-            self.work.health.probed_at = trio.current_time()
-        return failures
+            return await self.endings.replaced(out)
+        return await self.endings.escalate(out.reason, out.detail)
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -263,7 +185,7 @@ class _Run:
                 raise Escalated("conductor-asked", plan.brief or plan.why)
             if plan.kind == "answer":
                 text, output = await self.device.answer(retries=loop.answer_retries, hook_retries=loop.hook_retries)
-                return await self._finish(text, output=output, brief=plan.brief)
+                return await self.endings.finish(text, output=output, brief=plan.brief)
             await self._tool_step(plan)
             if two_failures(steps):
                 raise Escalated("tool-error", steps[-1].result)
@@ -358,12 +280,12 @@ class _Run:
         call_id = f"{work.journal.run_id}.{len(work.journal.steps) + 1}"
         if isinstance(found, Missing):
             checked = CheckedInput(data=freeze(found.input), kwargs={})
-            call = Call(call_id, tool, plan.brief, checked, self.view.recent)
+            call = Call(call_id, tool, plan.brief, checked, self.endings.view.recent)
             call.skip("missing", f"Not done: {found.what} is not known. Ask the user for it, or use another tool.")
             await dispatch(work, call)
             return
-        call = Call(call_id, tool, plan.brief, found, self.view.recent)
-        await run_call(work, call, duplicate=self._identical, before_write=self._before_write)
+        call = Call(call_id, tool, plan.brief, found, self.endings.view.recent)
+        await run_call(work, call, duplicate=self._identical, before_write=open_run)
         if call.invalid is not None:
             raise Escalated("tool-args-invalid", call.invalid)
         assert call.outcome is not None
@@ -385,133 +307,3 @@ class _Run:
 
     def _identical(self, call: Call) -> Cached | None:
         return find_identical(call.tool, call.input, self.work.journal.steps, self.repeatable)
-
-    async def _before_write(self, work: Work, step: Step) -> None:
-        await open_run(work, step)
-
-    # --- ways to an end ---------------------------------------------------------------------------------------------
-
-    async def _escalate(self, reason: str, detail: str | None) -> Ending:
-        """Give up on the device: hand over to the fallback, say the best that can be said, or end without a text."""
-        work = self.work
-        self.reason = reason
-        self.counted = reason in COUNTED
-        work.journal.emit(Escalate, reason=reason, error=detail)
-        if reason == "guardrail":  # a refusal stays on the device (C9)
-            return Ending("", reason=reason)
-        if work.fallback is not None:
-            return await self._fall_back(work.fallback, reason, detail)
-        if reason in NO_BEST_EFFORT:
-            return Ending("", reason=reason)
-        return await self._best_effort()
-
-    async def _best_effort(self) -> Ending:
-        work, loop = self.work, self.loop
-        text, output, replaced = "", None, None
-        try:
-            text, output = await self.device.answer(
-                unfinished=True,
-                retries=0 if work.output is None else loop.answer_retries,
-                hook_retries=loop.hook_retries,
-            )
-        except Replaced as verdict:
-            replaced = verdict
-        except Escalated as again:
-            if again.reason in ("guardrail", "answer-invalid"):
-                work.journal.emit(Escalate, reason=again.reason, error=again.detail)
-        if replaced is not None:
-            return await self._replaced(replaced)
-        if not text:
-            return Ending("", reason=self.reason, best_effort=True)
-        return await self._finish(text, output=output, best_effort=True, persist=loop.save_best_effort)
-
-    async def _fall_back(self, fallback: Callable[..., Any], reason: str, detail: str | None) -> Ending:
-        work = self.work
-        journal = work.journal
-        request = FallbackRequest(
-            work.ask, self.view.summary, self.view.recent, kept_steps(journal.steps), reason, detail
-        )
-        if work.panel.hears("before_fallback"):
-            decision = await work.panel.decide("before_fallback", BeforeFallback(request))
-            if isinstance(decision.verdict, Stop):
-                raise work.panel.stop("before_fallback", decision)
-            request = decision.question.request
-        await trio.lowlevel.checkpoint_if_cancelled()
-        journal.enter("fallback")
-        journal.handled_by = "cloud"
-        with journal.origin("fallback"):
-            text = await self._ask_fallback(fallback, request)
-        return await self._finish(text, device_failed=reason in DEVICE_FAILED)
-
-    async def _ask_fallback(self, fallback: Callable[..., Any], request: FallbackRequest) -> str:
-        journal = self.work.journal
-        about = FallbackContext(journal.run_id, journal.conversation_id, self.work.context)
-        args, kwargs = _with_context(fallback, request, about)
-        answer: Any = fallback(*args, **kwargs)
-        if inspect.isawaitable(answer):
-            answer = await answer
-        text: Any = answer.text if isinstance(answer, FallbackAnswer) else answer
-        if not isinstance(text, str):
-            raise FallbackError(f"the fallback must return a str or a FallbackAnswer, not {type(answer).__name__}")
-        if not text.strip():
-            raise FallbackError("the fallback answered with blank text")
-        return text
-
-    async def _replaced(self, replaced: Replaced) -> Ending:
-        """A transform ended the answer with a text of its own: an answer like any other from here on."""
-        verdict = replaced.verdict
-        who = Responded(verdict.extension, "transform_stream", verdict.reason, verdict.outcome)
-        self.device.screen.retract(verdict.text)
-        if not verdict.text.strip():
-            self.reason = self.reason or verdict.outcome or "blocked"  # C11: an empty text says why
-            return Ending("", reason=self.reason, responded=who)
-        return await self._finish(verdict.text, brief=verdict.reason, responded=who)
-
-    async def _finish(
-        self,
-        text: str,
-        *,
-        output: Any = None,
-        brief: str | None = None,
-        best_effort: bool = False,
-        persist: bool = True,
-        device_failed: bool = False,
-        responded: Responded | None = None,
-    ) -> Ending:
-        """Take a text that is not blank through `after_answer`, its step and event, and into memory.
-
-        Arguments: `brief`, of the answer step; None: this answer is no step (best effort, fallback).
-        """
-        work = self.work
-        journal = work.journal
-        if work.panel.hears("after_answer"):
-            question = AfterAnswer(text, journal.handled_by, best_effort, tuple(journal.steps))
-            decision = await work.panel.decide("after_answer", question)
-            if isinstance(decision.verdict, Stop):
-                raise work.panel.stop("after_answer", decision)
-            text = decision.question.text
-        journal.enter("answer")
-        # C10: an abort that came before the answer is honoured here; behind the event it comes too late.
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if brief is not None:
-            journal.steps.append(Step(len(journal.steps), "answer", brief, text=text))
-        journal.emit(Answer, text=text)
-        if persist:
-            await remember(work, text, best_effort=best_effort, device_failed=device_failed, failures=self._failures())
-        return Ending(text, output, self.reason, best_effort, responded)
-
-
-def _with_context(
-    fallback: Callable[..., Any], request: FallbackRequest, about: FallbackContext
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments for a fallback: the request, and the context if its signature has a place for one."""
-    try:
-        parameters = list(inspect.signature(fallback).parameters.values())
-    except (TypeError, ValueError):  # a callable without a signature
-        return (request,), {}
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(positional) > 1 and (positional[1].name == "ctx" or positional[1].default is positional[1].empty):
-        return (request, about), {}
-    if any(p.name == "ctx" and p.kind is p.KEYWORD_ONLY for p in parameters):
-        return (request,), {"ctx": about}
-    return (request,), {}

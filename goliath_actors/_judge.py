@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from ._call import Cached
 from ._json import canonical
 from ._text import clip
-from ._tools import RESULT_CHARS, Cached
+from ._tools import RESULT_CHARS
 from .tools import Tool
 from .values import Step
 

@@ -1,4 +1,4 @@
-"""One model request, for both loops: messages, budget, hooks, stream, response, retries.
+"""One model request, for both loops: messages, budget, hooks, attempts.
 
 Floor 3. What can go wrong on the provider's side comes back as a value (`Failure`), so that a loop decides what it
 means; what an extension or an application did wrong is raised as it is.
@@ -6,11 +6,9 @@ means; what an extension or an application did wrong is raised as it is.
 
 from __future__ import annotations
 
-import json
 import math
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -18,51 +16,19 @@ import trio
 
 from ._budget import count_prompt, source_of
 from ._frozen import freeze
-from ._journal import RunJournal, leaves
-from ._panel import RunStopped, StreamVerdict
-from ._text import estimate
+from ._generation import Generation
+from ._panel import StreamVerdict
+from ._provider import CounterFailed, Failure, classify, describe, prompt_parts
+from ._stream import Screen
 from ._work import Work
-from .abc import (
-    Model,
-    ModelDone,
-    ModelEvent,
-    ModelRequest,
-    ModelResponse,
-    ModelText,
-    ModelToolCall,
-    ModelUsage,
-    TokenCounter,
-    ToolSpec,
-    assemble,
-)
-from .errors import (
-    ContextOverflow,
-    GoliathBudgetError,
-    GoliathExtensionError,
-    ModelError,
-    ModelUnavailable,
-    Refused,
-    ScriptExhausted,
-)
-from .events import Budget, HookDecision, ModelFinished, ModelStarted, Retraction
+from .abc import Model, ModelRequest, ModelResponse, ToolSpec
+from .errors import GoliathBudgetError, ModelError
+from .events import Budget, HookDecision
 from .hooks import AfterResponse, AroundModel, BeforeRequest, ModelPatch
-from .values import Message, ToolCall, Usage
+from .values import Message
 
-__all__ = [
-    "CounterFailed",
-    "Failure",
-    "Reply",
-    "Route",
-    "Screen",
-    "Wanted",
-    "ask_model",
-    "classify",
-    "counting",
-    "describe",
-]
+__all__ = ["Reply", "Route", "Wanted", "ask_model"]
 
-CAUSE_LINKS = 8  # C6a: how far an error's causes are followed
-DESCRIBE_AT_MOST = 300  # characters of an error in an event or an escalation
 RETRY_AFTER_AT_MOST = 60.0  # T11: a longer pause is not waited for, the attempt counts as failed for good
 BACKOFF_FIRST, BACKOFF_AT_MOST = 0.5, 8.0  # seconds; "full jitter": uniform between 0 and first * 2 ** retries
 STALE_CONNECTION = "stale-connection"  # `ModelError.code` of a kept connection that was dead before any byte came
@@ -137,125 +103,6 @@ class Reply:
         return self.response.finish_reason == "length"
 
 
-@attrs.frozen(eq=False)
-class Failure:
-    """No reply. `reason` is `guardrail`, `context-budget`, `model-unavailable` or `model-error`."""
-
-    reason: str
-    error: Exception
-
-    @property
-    def over_budget(self) -> bool:
-        """True if the prompt was never sent, because it does not fit."""
-        return isinstance(self.error, GoliathBudgetError)
-
-    @property
-    def detail(self) -> str:
-        """The error in words."""
-        return describe(self.error)
-
-
-class CounterFailed(Exception):
-    """The token counter raised, or gave what is no count. Never replaced by an estimate; a provider failure (C6a)."""
-
-
-@attrs.define(eq=False)
-class Screen:
-    """The text of a reply that is already out, so that it can be withdrawn."""
-
-    journal: RunJournal
-    out: bool = False
-
-    def show(self, text: str) -> None:
-        """Emit a piece of text."""
-        self.out = True
-        self.journal.delta(text)
-
-    def retract(self, text: str = "") -> None:
-        """Withdraw what is out, if anything is; `text` stands in its place."""
-        if self.out:
-            self.out = False
-            self.journal.emit(Retraction, text=text)
-
-
-# --- errors ---------------------------------------------------------------------------------------------------------
-
-
-def describe(error: BaseException) -> str:
-    """Return an error in one bounded line: its type and its text."""
-    text = str(error).strip()
-    line = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return line if len(line) <= DESCRIBE_AT_MOST else line[: DESCRIBE_AT_MOST - 1] + "…"
-
-
-def classify(error: BaseException) -> str:
-    """Return the escalation reason for an error out of a model call.
-
-    Follows `__cause__` for 8 links, cycle-safe, into groups too; a refusal anywhere wins, else the first type that
-    says something (C6a, C9).
-    """
-    seen: list[BaseException] = []
-    link: BaseException | None = error
-    reason = ""
-    while link is not None and len(seen) < CAUSE_LINKS and all(link is not known for known in seen):
-        seen.append(link)
-        for leaf in leaves(link):
-            if isinstance(leaf, Refused):
-                return "guardrail"
-            if isinstance(leaf, ContextOverflow):
-                reason = reason or "context-budget"
-            elif isinstance(leaf, ModelUnavailable):
-                reason = reason or "model-unavailable"
-        link = link.__cause__
-    return reason or "model-error"
-
-
-def _bare(error: Exception) -> Exception:
-    """Return the single error inside a group of one, at any depth; what is no such group as it is."""
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
-
-
-def _not_the_providers(error: Exception) -> Exception | None:
-    """Return the leaf that must fail the run whoever let it out: a test's mistake, an extension's error."""
-    for leaf in leaves(error):
-        if isinstance(leaf, ScriptExhausted | GoliathExtensionError | RunStopped):
-            return leaf
-    return None
-
-
-# --- counting -------------------------------------------------------------------------------------------------------
-
-
-def counting(counter: TokenCounter) -> Callable[[str], int]:
-    """Return a function that counts one text, raising `CounterFailed` for whatever goes wrong."""
-
-    def count(text: str) -> int:
-        try:
-            tokens: Any = counter.count(text)
-        except Exception as error:
-            raise CounterFailed(f"token counter {counter.name!r} failed: {describe(error)}") from error
-        if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
-            raise CounterFailed(f"token counter {counter.name!r} gave {tokens!r}, which is no count of tokens")
-        return tokens
-
-    return count
-
-
-def _parts(messages: Sequence[Message], schema: Mapping[str, Any] | None, tools: tuple[ToolSpec, ...]) -> list[str]:
-    """Return what is sent as (system, schemas, prompt): everything that costs tokens is in one of them."""
-    system = [message.text for message in messages if message.role == "system"]
-    prompt: list[str] = []
-    for message in messages:
-        if message.role != "system":
-            prompt.append(message.text)
-            prompt.extend(f"{call.name} {call.arguments}" for call in message.tool_calls)
-    schemas = [json.dumps(schema, ensure_ascii=False)] if schema is not None else []
-    schemas += [f"{tool.name} {tool.description} {json.dumps(tool.parameters, ensure_ascii=False)}" for tool in tools]
-    return ["\n\n".join(system), "\n\n".join(schemas), "\n\n".join(prompt)]
-
-
 # --- one request ----------------------------------------------------------------------------------------------------
 
 
@@ -316,7 +163,7 @@ class _Asking:
     # Errors that came out of a model, by identity: everything else that passes is not the provider's.
     failed: list[Exception] = attrs.Factory(list)
     streamed: ModelResponse | None = None
-    heard: _Heard | None = None
+    generation: Generation | None = None
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
     verdicts: list[StreamVerdict] = attrs.Factory(list)
 
@@ -407,7 +254,7 @@ class _Asking:
         return messages
 
     def _count(self, messages: tuple[Message, ...]) -> None:
-        system, schemas, prompt = _parts(messages, self.wanted.schema, self.wanted.tools)
+        system, schemas, prompt = prompt_parts(messages, self.wanted.schema, self.wanted.tools)
         counter = self.work.counter
         try:
             self.tokens = count_prompt(counter, system, schemas, prompt)
@@ -442,7 +289,7 @@ class _Asking:
             self._recount(request.messages)
         self.screen.retract()  # a second `call_next`: what the first let out is withdrawn
         self.model = question.route.model
-        outcome, usage = await self._finished(question)
+        outcome, usage = await self._new_generation().run(self.model, request, question._timeout)
         if isinstance(outcome, Exception):
             self.failed.append(outcome)
         if work.panel.hears("after_response"):
@@ -469,117 +316,6 @@ class _Asking:
             self.failed.append(too_large)
             raise too_large
 
-    async def _finished(self, question: _Attempt) -> tuple[ModelResponse | Exception, Usage | None]:
-        """Make the call between its two events, and book its usage exactly once."""
-        journal, request = self.work.journal, question.request
-        heard = self.heard = _Heard()
-        start = trio.current_time()
-        usage: Usage | None = None
-        error: str | None = "cancelled"
-        told = False
-        try:
-            journal.emit(ModelStarted, role=request.role, attempt=request.attempt)
-            outcome = await self._timed(question, heard)
-            error = describe(outcome) if isinstance(outcome, Exception) else None
-            usage = self._book(heard)
-            told = True
-            seconds = trio.current_time() - start
-            journal.emit(
-                ModelFinished, role=request.role, attempt=request.attempt, usage=usage, error=error, seconds=seconds
-            )
-        except Exception as raised:
-            error = describe(raised)
-            raise
-        finally:
-            if not told:
-                usage = self._book(heard)
-                seconds = trio.current_time() - start
-                journal.emit_closing(
-                    ModelFinished, role=request.role, attempt=request.attempt, usage=usage, error=error, seconds=seconds
-                )
-        return outcome, usage
-
-    def _book(self, heard: _Heard) -> Usage | None:
-        usage = heard.usage
-        if usage is None and heard.anything:
-            text = heard.all_text
-            try:
-                output = counting(self.work.counter)(text)
-            except CounterFailed:
-                output = estimate(text)
-            usage = Usage(input_tokens=self.tokens, output_tokens=output, estimated=True)
-        if usage is not None:
-            self.work.journal.usage += usage
-        return usage
-
-    async def _timed(self, question: _Attempt, heard: _Heard) -> ModelResponse | Exception:
-        with trio.move_on_after(question._timeout) as limit:
-            return await self._read(question.route.model, question.request, heard)
-        assert limit.cancelled_caught
-        return ModelUnavailable(f"no complete reply within {question._timeout:g} s", partial=heard.text)
-
-    async def _read(self, model: Model, request: ModelRequest, heard: _Heard) -> ModelResponse | Exception:
-        """Open the stream, read it to its end, close it.
-
-        Returns: the response, or the provider's error. Raises what is not the provider's.
-        """
-        # Why by hand: the model's context manager sees our own errors pass and may swallow or replace them; and it
-        # may itself raise on entering, while iterating and on leaving, all of which is the provider's.
-        ours: Exception | None = None
-        response: ModelResponse | None = None
-        failure: Exception | None = None
-        try:
-            async with model.stream(request) as events, aclosing(heard.source(events)) as source:
-                try:
-                    response = await self._consume(source, heard)
-                except Exception as error:
-                    failure = error
-                    ours = None if error is heard.error else error
-                    raise
-        except Exception as error:  # noqa: BLE001  # C6a: whatever its type, it is the provider's failure
-            failure = error
-        if ours is not None:
-            raise ours
-        if failure is None and heard.finish == "content_filter":
-            failure = Refused("the provider's filter ended the reply", partial=heard.text)
-        if failure is None:
-            assert response is not None
-            return response
-        passing = _not_the_providers(failure)
-        if passing is not None:
-            self.work.journal.blame(passing, "model")
-            raise passing
-        failure = _bare(failure)
-        self.work.journal.blame(failure, "model")
-        return failure
-
-    async def _consume(self, source: AsyncIterator[ModelEvent], heard: _Heard) -> ModelResponse:
-        if not self.wanted.visible:
-            async for _ in source:
-                pass
-            return heard.response(heard)
-        return await self._shown(source, heard)
-
-    async def _shown(self, source: AsyncIterator[ModelEvent], heard: _Heard) -> ModelResponse:
-        """Send a reply through `transform_stream`; what comes out is what is emitted and returned (T9)."""
-        out = _Heard()
-        async with self.work.panel.pipe("transform_stream", source, self.scope, self.verdicts) as stream:
-            async for event in stream:
-                if not isinstance(event, ModelEvent):
-                    raise self._not_an_event(event)
-                out.take(event)
-                if isinstance(event, ModelText) and event.text:
-                    self.screen.show(event.text)
-        return out.response(heard)
-
-    def _not_an_event(self, event: object) -> GoliathExtensionError:
-        hooks = self.work.panel.hooks("transform_stream")
-        error = GoliathExtensionError(
-            hooks[-1].extension, "transform_stream", f"yielded {type(event).__name__}, which is no model event"
-        )
-        self.work.journal.blame(error, "extension")
-        return error
-
     async def _canonical(self, response: ModelResponse) -> ModelResponse:
         """An answer of `around_model` that is not what the last `call_next` streamed is sent through
         `transform_stream` as if it had been, after a retraction if text was out."""
@@ -587,15 +323,18 @@ class _Asking:
         if not self.wanted.visible or (last is not None and response.message == last.message):
             return response
         self.screen.retract()
-        heard = _Heard()
-        async with aclosing(heard.source(_replayed(response))) as source:
-            shown = await self._shown(source, heard)
-        return attrs.evolve(shown, usage=response.usage)
+        return await self._new_generation().replay(response)
+
+    def _new_generation(self) -> Generation:
+        self.generation = Generation(
+            self.work, self.screen, self.wanted.visible, self.tokens, self.scope, self.verdicts
+        )
+        return self.generation
 
     async def _cut_short(self, verdict: StreamVerdict) -> StreamVerdict:
         """Tell of a reply that a transform ended; nothing after its first word counts."""
         self.verdicts = []
-        heard, panel = self.heard, self.work.panel
+        generation, panel = self.generation, self.work.panel
         self.work.journal.emit(
             HookDecision,
             extension=verdict.extension,
@@ -603,7 +342,9 @@ class _Asking:
             decision=verdict.kind,
             reason=verdict.reason or verdict.text or None,
         )
-        if heard is not None and panel.hears("after_response"):
+        assert generation is not None
+        if panel.hears("after_response"):
+            heard = generation.heard
             message = heard.response(heard).message
             await panel.observe("after_response", AfterResponse(self.wanted.role, message, None, heard.usage))
         return verdict
@@ -625,101 +366,3 @@ def _check_patch(patch: object) -> None:
     seconds = patch.timeout
     if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0):
         raise ValueError(f"timeout must be a number of seconds above 0, not {seconds!r}")
-
-
-async def _replayed(response: ModelResponse) -> AsyncIterator[ModelEvent]:
-    message = response.message
-    if message.text:
-        yield ModelText(message.text)
-    for index, call in enumerate(message.tool_calls):
-        yield ModelToolCall(index, call.id, call.name, call.arguments)
-    yield ModelDone(response.finish_reason)
-
-
-@attrs.define(eq=False)
-class _Heard:
-    """What has arrived of one reply: on the provider's side of the transforms, or behind them."""
-
-    texts: list[str] = attrs.Factory(list)
-    calls: dict[int, _Pieces] = attrs.Factory(dict)
-    usage: Usage | None = None
-    finish: str | None = None
-    error: Exception | None = None
-
-    async def source(self, events: Any) -> AsyncGenerator[ModelEvent, None]:
-        """Yield a model's events, taking note of each.
-
-        Raises: what the model raises; `ModelUnavailable` if it ends without saying that it is complete.
-        """
-        try:
-            async with AsyncExitStack() as stack:
-                iterator = aiter(events)
-                if hasattr(iterator, "aclose"):
-                    await stack.enter_async_context(aclosing(iterator))
-                async for event in iterator:
-                    if not isinstance(event, ModelEvent):
-                        raise ModelError(f"the model yielded {type(event).__name__}, which is no model event")
-                    self.take(event)
-                    yield event
-            if self.finish is None:
-                raise ModelUnavailable("the stream ended before the reply was complete", partial=self.text)
-        except Exception as error:
-            self.error = error
-            raise
-
-    def take(self, event: ModelEvent) -> None:
-        """Add one event."""
-        if isinstance(event, ModelText):
-            self.texts.append(event.text)
-        elif isinstance(event, ModelToolCall):
-            self.calls.setdefault(event.index, _Pieces()).take(event)
-        elif isinstance(event, ModelUsage):
-            self.usage = event.usage  # running totals: a later one replaces an earlier one
-        else:
-            self.finish = event.finish_reason
-
-    @property
-    def text(self) -> str:
-        """The text so far."""
-        return "".join(self.texts)
-
-    @property
-    def anything(self) -> bool:
-        """True if the call cost something: a piece of a reply arrived, or its end."""
-        return bool(self.texts or self.calls or self.finish is not None)
-
-    @property
-    def all_text(self) -> str:
-        """Everything that the provider counts as output."""
-        return "".join([*self.texts, *(f"{call.name}{call.arguments}" for call in self.tool_calls())])
-
-    def tool_calls(self) -> list[ToolCall]:
-        """The calls in order of first appearance, each with an id of its own: providers leave ids out or repeat
-        them, and one that is missing must not merge two calls into one."""
-        calls: list[ToolCall] = []
-        taken: set[str] = set()
-        for place, pieces in enumerate(self.calls.values(), 1):
-            name = pieces.id or f"call-{place}"
-            unique, number = name, 2
-            while unique in taken:
-                unique, number = f"{name}-{number}", number + 1
-            taken.add(unique)
-            calls.append(ToolCall(unique, pieces.name, "".join(pieces.arguments)))
-        return calls
-
-    def response(self, provider: _Heard) -> ModelResponse:
-        """Return the assembled response; usage and the end are the provider's where a transform kept them back."""
-        finish = self.finish or provider.finish or "unknown"
-        return ModelResponse(assemble(self.text, self.tool_calls()), provider.usage, finish)
-
-
-@attrs.define(eq=False)
-class _Pieces:
-    id: str | None = None
-    name: str = ""
-    arguments: list[str] = attrs.Factory(list)
-
-    def take(self, event: ModelToolCall) -> None:
-        self.id = self.id or event.id
-        self.name = self.name or event.name or ""
-        self.arguments.append(event.arguments)

@@ -23,7 +23,9 @@ from ._prompts import (
     plan_messages,
     plan_schema,
 )
-from ._request import Failure, Reply, Route, Screen, Wanted, ask_model, counting
+from ._provider import Failure, counting
+from ._request import Reply, Route, Wanted, ask_model
+from ._stream import Screen
 from ._text import clip
 from ._work import Work
 from .errors import ModelError, ToolInputError

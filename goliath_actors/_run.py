@@ -14,8 +14,8 @@ import trio
 
 from ._agent import Agent, check_facts
 from ._journal import RunJournal
+from ._kept import keep_writes
 from ._mailbox import Run
-from ._memory import keep_writes
 from ._panel import Panel, RunStopped, combine
 from ._schema import OutputSchema
 from ._threads import ConversationThreads

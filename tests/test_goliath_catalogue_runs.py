@@ -15,7 +15,7 @@ import trio
 
 from goliath_actors import Conductor, Extension, SessionFallback, ToolFailure, open_runtime, tool
 from goliath_actors._prompts import plan_schema
-from goliath_actors._request import classify
+from goliath_actors._provider import classify
 from goliath_actors.errors import (
     ConfigError,
     ContextOverflow,

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from goliath_actors import Conductor, Extension, Memory, RunAborted, Skip, Stop, open_runtime, tool
-from goliath_actors._memory import INTERRUPTED, OPEN
+from goliath_actors._kept import INTERRUPTED, OPEN
 from goliath_actors.abc import Change, Record
 from goliath_actors.errors import GoliathExtensionError, ModelError
 from goliath_actors.events import Answer, MemoryError, Remember

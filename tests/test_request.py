@@ -13,7 +13,8 @@ import trio
 from trio.testing import MockClock
 
 from goliath_actors import Agent, Conductor, Extension, Message, RunAborted, open_runtime, tool
-from goliath_actors._request import Screen, describe
+from goliath_actors._provider import describe
+from goliath_actors._stream import Screen
 from goliath_actors.abc import (
     ModelDone,
     ModelRequest,

@@ -1,0 +1,235 @@
+"""A tool call on its way: its gate, and the question to a person whether it may go ahead.
+
+Floor 3. All rewriting ends here (invariant 10): what leaves the gate is what is confirmed, executed and recorded.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeAlias
+
+import attrs
+import trio
+
+from ._budget import ContentBudgets
+from ._frozen import FrozenDict, thaw
+from ._text import clip
+from ._work import Work
+from .errors import ConfigError, ToolFailure, ToolInputError
+from .events import Confirm
+from .hooks import BeforeTool, Deny, Stop
+from .tools import CheckedInput, Confirmed, ConfirmRequest, Suspend, Tool, ToolContext, ToolOutcome
+from .values import Exchange
+
+__all__ = ["Cached", "Call", "confirm", "context_of", "explain", "gate", "needs_confirmation"]
+
+REASON_CHARS = 160  # characters of an error or of a denial's reason inside a result
+
+SkipReason: TypeAlias = Literal["policy", "confirmation", "missing", "batch"]
+
+
+@attrs.frozen(eq=False)
+class Cached:
+    """An identical read that was already made: `from_step` is its index, `text` what the model is told."""
+
+    from_step: int
+    text: str
+    output: Any = None
+
+
+def explain(error: Exception) -> str:
+    """Return what a planner is told of an exception: the tool's own words, or the message and what to do next."""
+    if isinstance(error, ToolFailure):
+        return error.text
+    message = clip(str(error).strip() or type(error).__name__, REASON_CHARS)
+    return f"Failed: {message}. Change the arguments or use another tool."
+
+
+@attrs.define(eq=False)
+class Call:
+    """One tool call on its way. `checked` is its valid input; what hooks and resolvers make of it replaces it."""
+
+    call_id: str
+    tool: Tool
+    brief: str
+    checked: CheckedInput
+    recent: tuple[Exchange, ...] = ()
+    # What the model is told of an exception that is no `ToolFailure`'s: the loops word it differently.
+    explain: Callable[[Exception], str] = explain
+    # What `ctx.suspend` does; None: the tool may not.
+    suspend: Callable[[Any], Awaitable[Any]] | None = None
+    asks: tuple[tuple[str, str], ...] = ()
+    # Why the arguments turned out to be unusable after all, in the resolver's words.
+    invalid: str | None = None
+    outcome: ToolOutcome | None = None
+    whole_batch: bool = False
+    skip_reason: SkipReason | None = None
+    result: str = ""
+    ms: float = 0.0
+    # Invariant: `index` is its step's place in the journal, None until it is recorded; `told` once ToolFinished is out.
+    index: int | None = None
+    told: bool = False
+    # Invariant (10): set when the gate is passed; nothing replaces `checked` from then on.
+    passed: bool = False
+
+    @property
+    def input(self) -> FrozenDict:
+        """The input as it is shown everywhere."""
+        return self.checked.data
+
+    @property
+    def live(self) -> bool:
+        """True while nothing has decided how the call ends."""
+        return self.outcome is None and self.invalid is None
+
+    def skip(self, reason: SkipReason, text: str, extension: str | None = None) -> None:
+        """Decide that the call is not executed."""
+        self.skip_reason = reason
+        self.outcome = ToolOutcome("skipped", reason=reason, extension=extension)
+        self.result = text
+
+
+# --- the gate -------------------------------------------------------------------------------------------------------
+
+
+async def gate(work: Work, call: Call, duplicate: Callable[[Call], Cached | None] | None = None) -> None:
+    """Pass a call through `before_tool`, its own `resolve_input`, and the look for an identical one.
+
+    Afterwards the call is live, or skipped, or cached, or `invalid` says why its arguments cannot be used.
+
+    Arguments: `duplicate` finds an identical earlier call; it may raise to end the loop.
+
+    Raises: `RunStopped`; `GoliathExtensionError`, also for a replacement that does not fit the tool's schema.
+
+    Cancellation: honoured before and after each hook; nothing was recorded.
+    """
+    await _before_tool(work, call)
+    if call.live and call.tool.resolve_input is not None:
+        await _resolve(work, call)
+    await trio.lowlevel.checkpoint_if_cancelled()
+    if call.live and duplicate is not None:
+        cached = duplicate(call)
+        if cached is not None:
+            call.outcome = ToolOutcome("cached", from_step=cached.from_step)
+            call.result = cached.text
+    call.passed = True
+
+
+async def _before_tool(work: Work, call: Call) -> None:
+    if not work.panel.hears("before_tool"):
+        return
+    # Transforms in a schema run once per check, so the object that was checked is kept, not checked again.
+    checked = [call.checked]
+
+    def check(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        checked.append(call.tool.check(thaw(answer)))
+        return checked[-1].data
+
+    question = BeforeTool(
+        call.call_id, call.tool.descriptor, call.input, call.brief, tuple(work.journal.steps), check=check
+    )
+    decision = await work.panel.decide("before_tool", question)
+    call.checked = next(known for known in reversed(checked) if known.data is decision.question._input)
+    call.asks = decision.asks
+    verdict = decision.verdict
+    if isinstance(verdict, Stop):
+        raise work.panel.stop("before_tool", decision)
+    if isinstance(verdict, Deny):
+        reason = clip(verdict.reason.strip(), REASON_CHARS) or "no reason given"
+        text = f"Denied by {decision.extension}: {reason}. Do not try it again unless the user asks for it."
+        call.skip("policy", text, decision.extension)
+        call.whole_batch = verdict.whole_batch
+
+
+async def _resolve(work: Work, call: Call) -> None:
+    """Let the tool put real values in place of references, and check them again."""
+    resolve = call.tool.resolve_input
+    assert resolve is not None
+    try:
+        answer = resolve(thaw(call.input), context_of(work, call))
+        if inspect.isawaitable(answer):
+            answer = await answer
+        call.checked = call.tool.check(answer)
+    except ToolInputError as error:
+        call.invalid = str(error)
+    except Exception as error:  # noqa: BLE001  # the tool's own code; its words go to whoever asked
+        call.invalid = clip(str(error).strip() or type(error).__name__, REASON_CHARS)
+
+
+def context_of(work: Work, call: Call) -> ToolContext[Any]:
+    """Return what the tool gets as its first parameter, if it takes one."""
+    return ToolContext(
+        context=work.context,
+        run_id=work.journal.run_id,
+        conversation_id=work.journal.conversation_id,
+        call_id=call.call_id,
+        steps=tuple(work.journal.steps[: call.index]),  # those before this one, which is recorded by now
+        recent=call.recent,
+        result_budget=ContentBudgets(work.window).result,
+        submit=work.submit,
+        suspend=call.suspend,
+    )
+
+
+# --- confirmation ---------------------------------------------------------------------------------------------------
+
+
+def needs_confirmation(call: Call) -> bool:
+    """Say whether a person is asked: for writes, for tools that want it, and where a hook answered `Ask`."""
+    return call.tool.writes or bool(call.tool.confirm) or bool(call.asks)
+
+
+async def confirm(work: Work, call: Call) -> Suspend | None:
+    """Ask the application whether the call may go ahead; a refusal, an expiry included, skips it.
+
+    Returns: `Suspend` if the callback wants the run to wait instead (the caller decides what that means), else None.
+
+    Raises: what the callback raised, and `ConfigError` for an answer that is none, with origin `confirm`.
+
+    Cancellation: honoured; nothing was executed or recorded.
+    """
+    journal = work.journal
+    if work.confirm is None:
+        reason = "nobody can be asked here"
+        journal.emit(Confirm, tool=call.tool.name, approved=False, reason=reason)
+        call.skip("confirmation", f"This needs a confirmation, and {reason}. Do not try it again.")
+        return None
+    await trio.lowlevel.checkpoint_if_cancelled()
+    journal.enter("confirm")
+    request = ConfirmRequest(
+        call.call_id,
+        call.tool.descriptor,
+        thaw(call.input),
+        call.brief,
+        journal.run_id,
+        journal.conversation_id,
+        work.context,
+    )
+    limit = math.inf if work.confirm_timeout is None else work.confirm_timeout
+    answer: Any = None
+    with work.paused(), journal.origin("confirm"), trio.move_on_after(limit) as waiting:
+        answer = work.confirm(request)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        _check_answer(answer)
+    if waiting.cancelled_caught:
+        answer = Confirmed(False, f"nobody answered within {limit:g} s")
+    if isinstance(answer, Suspend):
+        return answer
+    approved, reason = (answer.approved, answer.reason) if isinstance(answer, Confirmed) else (answer, "")
+    journal.emit(Confirm, tool=call.tool.name, approved=approved, reason=reason or None)
+    if not approved:
+        why = f": {clip(reason.strip(), REASON_CHARS)}" if reason.strip() else ""
+        call.skip("confirmation", f"Declined by the user{why}. Do not try it again unless the user asks for it.")
+    await trio.lowlevel.checkpoint_if_cancelled()
+    return None
+
+
+def _check_answer(answer: object) -> None:
+    if isinstance(answer, bool | Suspend):
+        return
+    if isinstance(answer, Confirmed) and isinstance(answer.approved, bool) and isinstance(answer.reason, str):
+        return
+    raise ConfigError(f"confirm must return a bool, a Confirmed or a Suspend, not {answer!r}")

@@ -1,0 +1,248 @@
+"""What is kept of a run beside its memory: writes whose run did not end well, and the mark of a run in progress (S7).
+
+Floor 3. Everything that a conversation writes goes through `commit`, which applies itself a second time, onto what is
+there now, if somebody else has written meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from ._frozen import thaw
+from ._provider import describe
+from ._work import Work
+from .abc import UNSET, Change, Entry, Record
+from .errors import StoreConflict
+from .events import MemoryError
+from .values import Exchange, Memory, Message, Step
+
+__all__ = [
+    "RECENT_EXCHANGES",
+    "close_interrupted",
+    "commit",
+    "entries_of",
+    "forget_open_run",
+    "keep_writes",
+    "kept_steps",
+    "open_run",
+    "saving_seconds",
+    "settle",
+    "without_open",
+]
+
+RECENT_EXCHANGES = 3
+SAVE_SECONDS = 10.0  # C10: the bound on saving where `finish_timeout` is None
+OPEN = "open_run"  # key of a record's private data: a run with writes that was not closed yet
+
+INTERRUPTED = "(No answer: this run ended early. What it did, or may have done, is listed.)"
+
+
+async def close_interrupted(work: Work) -> None:
+    """Close a run that was in progress when its process ended: its writes become one flagged exchange (S7)."""
+    left: Any = work.record.private.get(OPEN)
+    if left is None:
+        return
+    exchange = _interrupted(left)
+
+    def change(record: Record) -> Change:
+        return _kept(record, exchange, record.failures, "" if not isinstance(left, Mapping) else left.get("run_id"))
+
+    with work.journal.origin("memory"):
+        await commit(work, change)
+
+
+def _interrupted(left: Any) -> Exchange:
+    data = left if isinstance(left, Mapping) else {}
+    ask, at = data.get("ask"), data.get("at")
+    steps = [step for step in map(_step, data.get("steps") or ()) if step is not None]
+    return Exchange(
+        ask if isinstance(ask, str) else "",
+        INTERRUPTED,
+        at if isinstance(at, int | float) else time.time(),
+        True,
+        tuple(steps),
+    )
+
+
+# --- steps as data --------------------------------------------------------------------------------------------------
+
+_STEP_FIELDS = tuple(field.name for field in attrs.fields(Step) if field.name != "output")
+
+
+def kept_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Return the steps without their raw output, which lives only as long as the run (C2)."""
+    return tuple(step if step.output is None else attrs.evolve(step, output=None) for step in steps)
+
+
+def _data(step: Step) -> dict[str, Any]:
+    return {name: thaw(getattr(step, name)) for name in _STEP_FIELDS}
+
+
+def _step(data: Any) -> Step | None:
+    """Return the step, None if this is none: a newer or older version wrote the record."""
+    if not isinstance(data, Mapping) or not isinstance(data.get("index"), int) or not isinstance(data.get("kind"), str):
+        return None
+    return Step(**{name: data[name] for name in _STEP_FIELDS if name in data})
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+async def commit(work: Work, make: Callable[[Record], Change]) -> None:
+    """Commit what `make` says of the record; if the record has moved on, load it and try once more."""
+    try:
+        work.record = await work.store.commit(work.key, make(work.record), work.record.version)
+    except StoreConflict:
+        work.record = await work.store.load(work.key)
+        work.record = await work.store.commit(work.key, make(work.record), work.record.version)
+
+
+def without_open(record: Record) -> Any:
+    if OPEN not in record.private:
+        return UNSET
+    return {key: value for key, value in record.private.items() if key != OPEN}
+
+
+def entries_of(run_id: str, exchange: Exchange, interrupted: bool = False) -> tuple[Entry, ...]:
+    """The transcript's two entries for an exchange (S1): shown to readers, no part of any prompt."""
+    flags = {"interrupted": True} if interrupted else {"best_effort": True} if exchange.best_effort else {}
+    return (
+        Entry(f"{run_id}-ask", exchange.at, "user", Message("user", exchange.ask), context_visible=False),
+        Entry(
+            f"{run_id}-answer",
+            exchange.at,
+            "assistant",
+            Message("assistant", exchange.answer),
+            context_visible=False,
+            private=flags,
+        ),
+    )
+
+
+def _kept(record: Record, exchange: Exchange, failures: int, run_id: Any) -> Change:
+    """The change that keeps a flagged exchange: nothing is folded, since no model is asked on this path."""
+    recent = (*record.memory.recent, exchange)[-RECENT_EXCHANGES:]
+    return Change(
+        memory=Memory(record.memory.summary, recent),
+        private=without_open(record),
+        failures=UNSET if failures == record.failures else failures,
+        append=entries_of(str(run_id or "interrupted"), exchange, interrupted=True),
+    )
+
+
+async def open_run(work: Work, step: Step) -> None:
+    """Before a write starts: where the store is durable, commit that this run is in progress and what it did (S7).
+
+    Raises: what the store raised, with origin `memory`; the write must not start then.
+
+    Cancellation: honoured; the mark may be there or not, and whoever closes the run takes it away.
+    """
+    if not getattr(work.store, "durable", False):
+        return
+    steps = [_data(known) for known in (*work.journal.steps, step) if known.kind == "tool"]
+    mark = {"run_id": work.journal.run_id, "ask": work.ask, "at": time.time(), "steps": steps}
+
+    def change(record: Record) -> Change:
+        return Change(private={**record.private, OPEN: mark})
+
+    with work.journal.origin("memory"):
+        await commit(work, change)
+
+
+def _is_open(work: Work) -> bool:
+    mark = work.record.private.get(OPEN)
+    return isinstance(mark, Mapping) and mark.get("run_id") == work.journal.run_id
+
+
+def _written(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The writes that were executed or may have been."""
+    return tuple(step for step in kept_steps(steps) if step.writes and step.status in ("executed", "unknown"))
+
+
+def saving_seconds(work: Work) -> float:
+    return SAVE_SECONDS if work.finish_timeout is None else work.finish_timeout
+
+
+async def keep_writes(work: Work) -> None:
+    """Keep the executed or unknown writes of a run that failed or was aborted, as one flagged exchange (S7).
+
+    Does nothing if the run has none or they are already kept. Never raises an `Exception`: what goes wrong is told
+    as a `MemoryError` event. Call it under a shield that has a deadline.
+
+    Cancellation: told as a `MemoryError` event; the change is there or not.
+    """
+    steps = _written(work.journal.steps)
+    if work.kept or (not steps and not _is_open(work)):
+        return
+    exchange = Exchange(work.ask, INTERRUPTED, time.time(), True, steps)
+    problem: str | None = "the writes of this run could not be kept in time"
+
+    def change(record: Record) -> Change:
+        if not steps:
+            return Change(private=without_open(record))
+        return _kept(record, exchange, record.failures, work.journal.run_id)
+
+    try:
+        await commit(work, change)
+        work.kept = True
+        problem = None
+    except Exception as error:  # noqa: BLE001  # an exception from here would replace the one that is passing
+        problem = describe(error)
+    finally:
+        if problem is not None:
+            work.journal.emit_closing(MemoryError, error=problem)
+
+
+async def forget_open_run(work: Work) -> None:
+    """A run that was stopped saves nothing (H8); only the mark that it is in progress goes. Never raises."""
+    if not _is_open(work):
+        return
+    problem: str | None = "the end of this run could not be recorded in time"
+    try:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + saving_seconds(work)):
+            await commit(work, lambda record: Change(private=without_open(record)))
+            problem = None
+    except Exception as error:  # noqa: BLE001  # the stop is what the run came to
+        problem = describe(error)
+    if problem is not None:
+        work.journal.emit_closing(MemoryError, error=problem)
+
+
+async def settle(work: Work, failures: int | None) -> None:
+    """Commit what a completed run leaves beside its memory: the failure counter, and, if nothing was saved, its writes.
+
+    Arguments: `failures`, the counter, None to leave it.
+
+    Raises: nothing; a failing commit is a `MemoryError` event.
+
+    Cancellation: after the answer shielded and bounded as saving is; before it, honoured.
+    """
+    steps = () if work.kept else _written(work.journal.steps)
+    counted = failures is not None and failures != work.record.failures
+    if not steps and not counted and not _is_open(work):
+        return
+    exchange = Exchange(work.ask, INTERRUPTED, time.time(), True, steps)
+
+    def change(record: Record) -> Change:
+        now = record.failures if failures is None else failures
+        if steps:
+            return _kept(record, exchange, now, work.journal.run_id)
+        return Change(private=without_open(record), failures=now)
+
+    problem: str | None = None
+    try:
+        with trio.CancelScope(shield=work.journal.answered) as scope:
+            scope.deadline = trio.current_time() + saving_seconds(work)
+            await commit(work, change)
+            work.kept = True
+        if scope.cancelled_caught:
+            problem = f"saving took longer than {saving_seconds(work):g} s"
+    except Exception as error:  # noqa: BLE001  # S6
+        problem = describe(error)
+    if problem is not None:
+        work.journal.emit(MemoryError, error=problem)

@@ -1,0 +1,141 @@
+"""What can go wrong on a provider's side, in words and by kind; and counting tokens, which fails in the same way.
+
+Floor 3. Used by everything that has to do with a model call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from ._journal import leaves
+from ._panel import RunStopped
+from .abc import TokenCounter, ToolSpec
+from .errors import (
+    ContextOverflow,
+    GoliathBudgetError,
+    GoliathExtensionError,
+    ModelUnavailable,
+    Refused,
+    ScriptExhausted,
+)
+from .values import Message
+
+__all__ = [
+    "CounterFailed",
+    "Failure",
+    "bare",
+    "classify",
+    "counting",
+    "describe",
+    "not_the_providers",
+    "prompt_parts",
+]
+
+CAUSE_LINKS = 8  # C6a: how far an error's causes are followed
+DESCRIBE_AT_MOST = 300  # characters of an error in an event or an escalation
+
+
+@attrs.frozen(eq=False)
+class Failure:
+    """No reply. `reason` is `guardrail`, `context-budget`, `model-unavailable` or `model-error`."""
+
+    reason: str
+    error: Exception
+
+    @property
+    def over_budget(self) -> bool:
+        """True if the prompt was never sent, because it does not fit."""
+        return isinstance(self.error, GoliathBudgetError)
+
+    @property
+    def detail(self) -> str:
+        """The error in words."""
+        return describe(self.error)
+
+
+class CounterFailed(Exception):
+    """The token counter raised, or gave what is no count. Never replaced by an estimate; a provider failure (C6a)."""
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+def describe(error: BaseException) -> str:
+    """Return an error in one bounded line: its type and its text."""
+    text = str(error).strip()
+    line = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return line if len(line) <= DESCRIBE_AT_MOST else line[: DESCRIBE_AT_MOST - 1] + "…"
+
+
+def classify(error: BaseException) -> str:
+    """Return the escalation reason for an error out of a model call.
+
+    Follows `__cause__` for 8 links, cycle-safe, into groups too; a refusal anywhere wins, else the first type that
+    says something (C6a, C9).
+    """
+    seen: list[BaseException] = []
+    link: BaseException | None = error
+    reason = ""
+    while link is not None and len(seen) < CAUSE_LINKS and all(link is not known for known in seen):
+        seen.append(link)
+        for leaf in leaves(link):
+            if isinstance(leaf, Refused):
+                return "guardrail"
+            if isinstance(leaf, ContextOverflow):
+                reason = reason or "context-budget"
+            elif isinstance(leaf, ModelUnavailable):
+                reason = reason or "model-unavailable"
+        link = link.__cause__
+    return reason or "model-error"
+
+
+def bare(error: Exception) -> Exception:
+    """Return the single error inside a group of one, at any depth; what is no such group as it is."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def not_the_providers(error: Exception) -> Exception | None:
+    """Return the leaf that must fail the run whoever let it out: a test's mistake, an extension's error."""
+    for leaf in leaves(error):
+        if isinstance(leaf, ScriptExhausted | GoliathExtensionError | RunStopped):
+            return leaf
+    return None
+
+
+# --- counting -------------------------------------------------------------------------------------------------------
+
+
+def counting(counter: TokenCounter) -> Callable[[str], int]:
+    """Return a function that counts one text, raising `CounterFailed` for whatever goes wrong."""
+
+    def count(text: str) -> int:
+        try:
+            tokens: Any = counter.count(text)
+        except Exception as error:
+            raise CounterFailed(f"token counter {counter.name!r} failed: {describe(error)}") from error
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
+            raise CounterFailed(f"token counter {counter.name!r} gave {tokens!r}, which is no count of tokens")
+        return tokens
+
+    return count
+
+
+def prompt_parts(
+    messages: Sequence[Message], schema: Mapping[str, Any] | None, tools: tuple[ToolSpec, ...]
+) -> list[str]:
+    """Return what is sent as (system, schemas, prompt): everything that costs tokens is in one of them."""
+    system = [message.text for message in messages if message.role == "system"]
+    prompt: list[str] = []
+    for message in messages:
+        if message.role != "system":
+            prompt.append(message.text)
+            prompt.extend(f"{call.name} {call.arguments}" for call in message.tool_calls)
+    schemas = [json.dumps(schema, ensure_ascii=False)] if schema is not None else []
+    schemas += [f"{tool.name} {tool.description} {json.dumps(tool.parameters, ensure_ascii=False)}" for tool in tools]
+    return ["\n\n".join(system), "\n\n".join(schemas), "\n\n".join(prompt)]

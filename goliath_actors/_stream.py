@@ -1,0 +1,137 @@
+"""A reply as it arrives: assembling it, replaying one, and what of its text is already out.
+
+Floor 3. Used by the room that makes one generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing
+from typing import Any
+
+import attrs
+
+from ._journal import RunJournal
+from .abc import ModelDone, ModelEvent, ModelResponse, ModelText, ModelToolCall, ModelUsage, assemble
+from .errors import ModelError, ModelUnavailable
+from .events import Retraction
+from .values import ToolCall, Usage
+
+__all__ = ["Heard", "Screen", "replayed"]
+
+
+@attrs.define(eq=False)
+class Screen:
+    """The text of a reply that is already out, so that it can be withdrawn."""
+
+    journal: RunJournal
+    out: bool = False
+
+    def show(self, text: str) -> None:
+        """Emit a piece of text."""
+        self.out = True
+        self.journal.delta(text)
+
+    def retract(self, text: str = "") -> None:
+        """Withdraw what is out, if anything is; `text` stands in its place."""
+        if self.out:
+            self.out = False
+            self.journal.emit(Retraction, text=text)
+
+
+async def replayed(response: ModelResponse) -> AsyncIterator[ModelEvent]:
+    message = response.message
+    if message.text:
+        yield ModelText(message.text)
+    for index, call in enumerate(message.tool_calls):
+        yield ModelToolCall(index, call.id, call.name, call.arguments)
+    yield ModelDone(response.finish_reason)
+
+
+@attrs.define(eq=False)
+class Heard:
+    """What has arrived of one reply: on the provider's side of the transforms, or behind them."""
+
+    texts: list[str] = attrs.Factory(list)
+    calls: dict[int, _Pieces] = attrs.Factory(dict)
+    usage: Usage | None = None
+    finish: str | None = None
+    error: Exception | None = None
+
+    async def source(self, events: Any) -> AsyncGenerator[ModelEvent, None]:
+        """Yield a model's events, taking note of each.
+
+        Raises: what the model raises; `ModelUnavailable` if it ends without saying that it is complete.
+        """
+        try:
+            async with AsyncExitStack() as stack:
+                iterator = aiter(events)
+                if hasattr(iterator, "aclose"):
+                    await stack.enter_async_context(aclosing(iterator))
+                async for event in iterator:
+                    if not isinstance(event, ModelEvent):
+                        raise ModelError(f"the model yielded {type(event).__name__}, which is no model event")
+                    self.take(event)
+                    yield event
+            if self.finish is None:
+                raise ModelUnavailable("the stream ended before the reply was complete", partial=self.text)
+        except Exception as error:
+            self.error = error
+            raise
+
+    def take(self, event: ModelEvent) -> None:
+        """Add one event."""
+        if isinstance(event, ModelText):
+            self.texts.append(event.text)
+        elif isinstance(event, ModelToolCall):
+            self.calls.setdefault(event.index, _Pieces()).take(event)
+        elif isinstance(event, ModelUsage):
+            self.usage = event.usage  # running totals: a later one replaces an earlier one
+        else:
+            self.finish = event.finish_reason
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self.texts)
+
+    @property
+    def anything(self) -> bool:
+        """True if the call cost something: a piece of a reply arrived, or its end."""
+        return bool(self.texts or self.calls or self.finish is not None)
+
+    @property
+    def all_text(self) -> str:
+        """Everything that the provider counts as output."""
+        return "".join([*self.texts, *(f"{call.name}{call.arguments}" for call in self.tool_calls())])
+
+    def tool_calls(self) -> list[ToolCall]:
+        """The calls in order of first appearance, each with an id of its own: providers leave ids out or repeat
+        them, and one that is missing must not merge two calls into one."""
+        calls: list[ToolCall] = []
+        taken: set[str] = set()
+        for place, pieces in enumerate(self.calls.values(), 1):
+            name = pieces.id or f"call-{place}"
+            unique, number = name, 2
+            while unique in taken:
+                unique, number = f"{name}-{number}", number + 1
+            taken.add(unique)
+            calls.append(ToolCall(unique, pieces.name, "".join(pieces.arguments)))
+        return calls
+
+    def response(self, provider: Heard) -> ModelResponse:
+        """Return the assembled response; usage and the end are the provider's where a transform kept them back."""
+        finish = self.finish or provider.finish or "unknown"
+        return ModelResponse(assemble(self.text, self.tool_calls()), provider.usage, finish)
+
+
+@attrs.define(eq=False)
+class _Pieces:
+    id: str | None = None
+    name: str = ""
+    arguments: list[str] = attrs.Factory(list)
+
+    def take(self, event: ModelToolCall) -> None:
+        self.id = self.id or event.id
+        self.name = self.name or event.name or ""
+        self.arguments.append(event.arguments)
