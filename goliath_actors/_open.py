@@ -82,7 +82,8 @@ async def open_runtime(
     from outside, aborts all of them (cause `shutdown`), tells every observer, and then passes, a single error bare.
     """
     runtime = _made(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
-    held = [runtime.store] if hasattr(runtime.store, "__aenter__") else []
+    # Asked of the type, as `async with` does: a proxy with a `__getattr__` of its own is no context manager.
+    held = [runtime.store] if hasattr(type(runtime.store), "__aenter__") else []
     failed: Exception | None = None
     try:
         async with hold_all([*held, *closing(agents), *lifespans(agents)]):  # type: ignore[list-item]  # stores may be context managers

@@ -66,19 +66,24 @@ class ObserverLimits:
 
 
 class _Witness:
-    """Sees a cancellation pass, without catching it, to keep the error that it replaced in a `finally` (§P)."""
+    """Sees what passes, without catching it: the error that a cancellation replaced in a `finally` (§P), and what is no
+    `Exception` and nobody here may name."""
 
-    __slots__ = ("replaced",)
+    __slots__ = ("passed", "replaced")
 
     def __init__(self) -> None:
         self.replaced: Exception | None = None
+        self.passed: BaseException | None = None
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, trio.Cancelled) and isinstance(error.__context__, Exception):
-            self.replaced = error.__context__
+        if isinstance(error, trio.Cancelled):
+            if isinstance(error.__context__, Exception):
+                self.replaced = error.__context__
+        elif error is not None and not isinstance(error, BaseExceptionGroup):
+            self.passed = error
 
 
 async def supervise(
@@ -116,7 +121,7 @@ async def supervise(
     finally:
         # Invariant 7: no checkpoint between leaving the scope and the shield.
         run.state = "finishing"
-        fatal_error = await _conclude(run, finished, _single(error), witness.replaced, panel, limits)
+        fatal_error = await _conclude(run, finished, _single(error) or witness.passed, witness.replaced, panel, limits)
         if fatal_error is not None:
             report_fatal(fatal_error)
 
@@ -148,7 +153,7 @@ async def _conclude(
     fatal: BaseException | None = None
     if error is not None:
         origin = journal.origin_of(error)
-        if not isinstance(error, Exception):
+        if isinstance(error, KeyboardInterrupt | SystemExit):
             fatal = error
     elif finished is None:
         abort = _abort_of(run, phase)

@@ -262,6 +262,17 @@ class FailingStore:
         """As the inner store."""
         return bool(getattr(self.inner, "durable", False))
 
+    async def __aenter__(self) -> FailingStore:
+        """Enter the inner store, if it can be entered."""
+        if hasattr(type(self.inner), "__aenter__"):
+            await self.inner.__aenter__()  # type: ignore[attr-defined]  # just asked
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Leave the inner store."""
+        if hasattr(type(self.inner), "__aexit__"):
+            await self.inner.__aexit__(*error)  # type: ignore[attr-defined]  # just asked
+
     async def _enter(self, method: str) -> None:
         self.calls.append(method)
         plan = self.fail.get(method)

@@ -1194,3 +1194,20 @@ async def test_doors_that_need_a_tool_loop_say_so() -> None:
             await conversation.resume({})
         with pytest.raises(ConfigError, match="rewrite needs"):
             await conversation.rewrite("regenerate")
+
+
+async def test_what_is_no_exception_ends_the_runtime_as_itself_and_observers_are_told_what_it_was() -> None:
+    class Unnamed(BaseException):
+        """As a test framework's outcome, or another event loop's cancellation."""
+
+    async def action(work: Work) -> str:
+        await trio.lowlevel.checkpoint()
+        raise Unnamed
+
+    journal = Journal()
+    with pytest.raises(Unnamed):
+        async with open_runtime(loop_agent(action, extensions=(journal,))) as runtime:
+            runtime.submit("hi")
+            runtime.submit("queued")
+            await trio.sleep_forever()
+    assert journal.heard("on_finish") == [("hi", "error"), ("queued", "aborted")]
