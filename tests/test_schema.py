@@ -8,7 +8,7 @@ import decimal
 import enum
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NewType, TypedDict
 
 import attrs
@@ -224,6 +224,7 @@ def test_data_is_coerced_without_defaults_and_values_are_typed(
         (dict[str, int], {"a": "x", "b": "y"}, ("it.a: expected int, got str", "it.b: expected int, got str")),
         (Place, {"floor": "x"}, ("it.name: required, but missing", "it.floor: expected int, got str")),
         (Place | None, {"floor": 1}, ("it.name: required, but missing",)),
+        (Annotated[Place, "where"], {"floor": 1}, ("it.name: required, but missing",)),
         (list[Place], [{"name": 1}, {}], ("it[0].name: expected str, got int", "it[1].name: required, but missing")),
         (Node, {"value": 1, "children": [{"value": "x"}, {"value": 2, "size": 3}]},
          ("it.children[0].value: expected int, got str", "it.children[1]: there is no field size")),
@@ -456,6 +457,26 @@ def test_what_a_converter_made_is_shown_where_json_can_say_it() -> None:
     assert checked.data == {"words": ["a", "b"], "count": 2}
 
 
+class Unsure(pydantic.BaseModel):
+    share: float
+
+    @pydantic.field_validator("share")
+    @classmethod
+    def look_up(cls, value: float) -> float:
+        if value == 0:
+            raise LookupError("nothing at zero")
+        return value
+
+
+def test_whatever_a_pydantic_model_does_is_a_problem() -> None:
+    for raw, problem in [("nan", "it: nan is not a JSON number"), (0, "it: LookupError: nothing at zero")]:
+        with pytest.raises(InputProblems) as caught:
+            reader_of(Unsure).read({"share": raw}, "it")
+        assert caught.value.problems == (problem,)
+    with pytest.raises(ConfigError, match="has no JSON schema"):
+        schema_of(Annotated[Callable[[], int], pydantic.Field(description="x")])
+
+
 class Grumpy(msgspec.Struct):
     name: str
 
@@ -481,6 +502,7 @@ def test_parameters_are_one_closed_object() -> None:
             Parameter("kind", Annotated[str, msgspec.Meta(description="which")], "a", description="unused"),
             Parameter("made", datetime.date, datetime.date(2026, 1, 2)),
             Parameter("odd", Any, object()),
+            Parameter("endless", float, float("inf")),
         ],
         "make()",
     )
@@ -493,6 +515,7 @@ def test_parameters_are_one_closed_object() -> None:
             "kind": {"type": "string", "description": "which", "default": "a"},
             "made": {"type": "string", "format": "date", "default": "2026-01-02"},
             "odd": {},
+            "endless": {"type": "number"},
         },
         "additionalProperties": False,
         "required": ["title"],
@@ -509,6 +532,7 @@ def test_definitions_of_the_same_name_do_not_get_in_each_others_way() -> None:
     kinds = {"a": Node, "b": Namesake.Node, "c": list[Node], "d": list[Namesake.Node]}
     parameters = Parameters([Parameter(name, kind) for name, kind in kinds.items()], "f()")
     schema = json.loads(json.dumps(parameters.schema))
+    assert list(schema["$defs"]) == ["Node", "Node_"]
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
     node, chain = {"value": 1, "children": [{"value": 2}]}, {"text": "x", "following": {"text": "y"}}

@@ -186,6 +186,16 @@ def test_a_counter_that_counts_far_fewer_tokens_than_the_estimate_gets_its_room(
     assert fitted.endswith(text[-4_000:])
 
 
+def test_a_counter_for_which_parts_and_whole_differ_is_obeyed() -> None:
+    def odd(text: str) -> int:  # what is put together costs more than its parts, and shorter may cost more
+        return len(text) * 2 if "truncated" in text else len(text) + 7 * (len(text) % 2)
+
+    text = "abcd " * 200
+    for limit in range(120):
+        for cut in (clip_tokens(text, limit, odd), fit_content(text, limit, odd)):
+            assert cut == "" or odd(cut) <= limit
+
+
 def test_clip_tokens_never_counts_the_whole_of_a_huge_text() -> None:
     counted: list[int] = []
 

@@ -48,6 +48,7 @@ class Parameters:
         self._readers: dict[str, Reader] = {}
         properties: dict[str, Any] = {}
         definitions: dict[str, Any] = {}
+        originals: dict[str, Any] = {}  # the same, as their readers wrote them
         for parameter in parameters:
             try:
                 reader = reader_of(parameter.annotation)
@@ -57,7 +58,7 @@ class Parameters:
                     "tool by hand with Tool(name=..., description=..., parameters={...}, execute=...)"
                 ) from error
             self._readers[parameter.name] = reader
-            properties[parameter.name] = _described(_hoisted(thaw(reader.schema), definitions), parameter)
+            properties[parameter.name] = _described(_hoisted(thaw(reader.schema), definitions, originals), parameter)
         self._required = tuple(p.name for p in parameters if p.default is Parameter.empty)
         schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
         if self._required:
@@ -141,16 +142,16 @@ def _note(annotation: Any) -> str:
     return ""
 
 
-def _hoisted(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+def _hoisted(schema: dict[str, Any], definitions: dict[str, Any], originals: dict[str, Any]) -> dict[str, Any]:
     """Move a parameter's own definitions to the root, under a new name where another type has taken theirs."""
     own = schema.pop("$defs", {})
     renamed = {}
     for name, definition in own.items():
         free = name
-        while free in definitions and definitions[free] != definition:
+        while free in originals and originals[free] != definition:
             free += "_"
         renamed[PREFIX + name] = PREFIX + free
-        definitions[free] = definition
+        originals[free] = definition
 
     def put(node: Any) -> Any:
         if isinstance(node, list):
@@ -162,8 +163,7 @@ def _hoisted(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, A
             for key, item in node.items()
         }
 
-    for name in own:
-        moved = renamed[PREFIX + name].removeprefix(PREFIX)
-        definitions[moved] = put(definitions[moved])
+    for name, definition in own.items():
+        definitions[renamed[PREFIX + name].removeprefix(PREFIX)] = put(definition)
     moved_schema: dict[str, Any] = put(schema)
     return moved_schema
