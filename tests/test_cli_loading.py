@@ -61,7 +61,7 @@ def test_an_agent_is_found_by_module_and_attribute(folder: str) -> None:
         ("cli_bot:number", "cli_bot:number is of type int, not an Agent (agents in it: agent)"),
         (
             "cli_bot:make",
-            "cli_bot:make is of type function, not an Agent; call it in the module and name what it returns",
+            "is of type function, not an Agent; call it in the module and name what it returns",
         ),
         ("json:dumps", "(there is no Agent in it)"),
         ("cli_broken:agent", "module 'cli_broken' cannot be imported: ZeroDivisionError: division by zero"),

@@ -43,7 +43,7 @@ async def test_the_tour_shows_each_thing_it_promises() -> None:
         "      as a value: Weather(city='Oslo', degrees=-3)\n",
         "      the asker gets: the run was aborted (requested) in answer: changed my mind\n",
         "      the asker gets: extension 'broken' in before_run: there is no user 7\n",
-        "      begun in this order: ada 1, bob 1, ada 2, bob 2\n",
+        "      ada's began in the order 1, 2\n      bob's began in the order 1, 2\n",
         "      refused: the conversation already has 2 of 2 asks waiting",
     ):
         assert line in shown

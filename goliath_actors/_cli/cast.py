@@ -35,7 +35,7 @@ class _Demo:
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
         async with self.script.stream(request) as events:
-            yield self._slowly(events)
+            yield self._slowly(events) if request.role == "answer" else events
 
     async def _slowly(self, events: AsyncIterator[ModelEvent]) -> AsyncIterator[ModelEvent]:
         async for event in events:

@@ -16,8 +16,9 @@ from typing import Any, TextIO
 import attrs
 import trio
 
-from goliath_actors import Agent, Runtime, __version__, open_runtime
+from goliath_actors import Agent, Conversation, Runtime, __version__, open_runtime
 from goliath_actors.abc import Store
+from goliath_actors.errors import StoreCorrupt
 
 from .assistant import DEMO_HINT, make_assistant
 from .chat import Manner, Session
@@ -134,6 +135,12 @@ class _Interrupts:
 
     scope: trio.CancelScope
     session: Session | None = None
+    output_lost: bool = False
+
+    def lost(self) -> None:
+        """Nobody reads the output any more: end, as for Ctrl-C, but quietly."""
+        self.output_lost = True
+        self.scope.cancel()
 
     def heard(self) -> None:
         if self.session is None:
@@ -169,15 +176,31 @@ async def _open_chat(arguments: argparse.Namespace, terminal: Terminal, agent: A
                 store = _store(arguments.store)
                 async with open_runtime(agent, store=store) as runtime:
                     conversation = runtime.conversation(arguments.conversation)
-                    remembered = len((await conversation.memory()).recent)
+                    remembered, unread = await _remembered(conversation)
+                    if unread is not None:
+                        errors.wrapped(explain(unread), "red", first="error: ", indent="  ")
                     if not arguments.quiet or interactive:
                         _banner(notes, arguments, agent, choice, remembered, interactive)
-                    view = View(outputs, notes, arguments.quiet, scope.cancel, interactive)
+                    view = View(outputs, notes, arguments.quiet, interrupts.lost, interactive)
                     manner = Manner(interactive, arguments.yes, arguments.timeout, choice.where, arguments.traceback)
                     code = await _with_lines(terminal, runtime, agent, view, errors, manner, interrupts, arguments)
+                    if unread is not None and not interactive:
+                        code = code or EXIT_ERROR
+    if interrupts.output_lost:
+        _drop_output(terminal.stdout)
+        return EXIT_ERROR
     if scope.cancelled_caught and not interactive:
         errors.line("interrupted", "yellow")
     return code
+
+
+async def _remembered(conversation: Conversation) -> tuple[int, StoreCorrupt | None]:
+    """Return how many exchanges are remembered, and what could not be read: then the conversation goes on without it,
+    since the store has set it aside and only wants somebody to know."""
+    try:
+        return len((await conversation.memory()).recent), None
+    except StoreCorrupt as error:
+        return 0, error
 
 
 async def _with_lines(

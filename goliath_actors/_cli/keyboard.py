@@ -113,8 +113,10 @@ def listen_for_interrupts(heard: Callable[[], None]) -> Iterator[None]:
         nonlocal waiting
         waiting += 1
         if waiting >= STUCK:
-            os.write(2, b"\ngoliath-actors: blocked code does not let go; ended\n")
+            os.write(2, b"\ngoliath-actors: ended, since blocked code did not let go\n")
             os._exit(130)
+        if waiting == STUCK - 1:
+            os.write(2, b"\ngoliath-actors: some code blocks the program; Ctrl-C again ends it\n")
         try:
             token.run_sync_soon(deliver)
         except trio.RunFinishedError:

@@ -155,7 +155,9 @@ async def _pair(stage: Stage) -> bool:
             runs.append(stage.runtime.submit(name, agent="pair", conversation_id=who, on_event=note))
     for run in runs:
         await run.wait()
-    stage.say(f"begun in this order: {', '.join(started)}", "dim")
+    for who in ("ada", "bob"):
+        order = [name.removeprefix(f"{who} ") for name in started if name.startswith(who)]
+        stage.say(f"{who}'s began in the order {', '.join(order)}", "dim")
     stage.say("the first runs of both waited for each other inside their models: they ran at the same time", "dim")
     return all(started.index(f"{who} 1") < started.index(f"{who} 2") for who in ("ada", "bob"))
 

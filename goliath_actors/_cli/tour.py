@@ -26,7 +26,7 @@ class Tour:
     """Shows the scenes one after the other on `screen` and holds each against what it says."""
 
     screen: Screen
-    # Seconds between the words of a streamed answer, where somebody watches.
+    # Seconds between the pieces of a streamed answer, where somebody watches.
     pace: float = 0.02
 
     async def run(self) -> int:
