@@ -126,9 +126,10 @@ async def _drive(agent: Agent[Any], work: Work) -> Finished:
         verdict, who = await _before_run(work)
         if isinstance(verdict, Respond):
             responded = verdict, Responded(who, "before_run", verdict.reason, verdict.outcome)
-        journal.enter("recall")
-        with journal.origin("memory"):
-            work.record = await work.store.load(work.key)
+        if getattr(agent.loop, "recalls", True):
+            journal.enter("recall")
+            with journal.origin("memory"):
+                work.record = await work.store.load(work.key)
         ending = await agent.loop.drive(work, responded)  # type: ignore[union-attr]  # Agent refuses a ToolLoop
     except RunStopped as stop:
         return Finished("stopped", Ending(stop.text), stop.stopped)

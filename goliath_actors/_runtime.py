@@ -66,6 +66,7 @@ class Runtime:
         self._mailbox_capacity = mailbox_capacity
         self._max_waiting = max_waiting
         self._finish_timeout = finish_timeout
+        self._plain = RunOptions(finish_timeout=finish_timeout)
         self._limits = ObserverLimits(finish_timeout)
         self._threads = ToolThreads()
         self._turns = Turns(max_running, self._start)
@@ -127,7 +128,7 @@ class Runtime:
             agent,
             context,
             timeout,
-            RunOptions(confirm, confirm_timeout, output_schema(output), self._finish_timeout),
+            self._options(confirm, confirm_timeout, output),
             on_event,
             when_busy,
             waits=True,
@@ -162,7 +163,7 @@ class Runtime:
             agent,
             context,
             timeout,
-            RunOptions(confirm, confirm_timeout, output_schema(output), self._finish_timeout),
+            self._options(confirm, confirm_timeout, output),
             on_event,
             when_busy,
             waits=False,
@@ -195,7 +196,7 @@ class Runtime:
                 agent,
                 context,
                 timeout,
-                RunOptions(confirm, confirm_timeout, output_schema(output), self._finish_timeout),
+                self._options(confirm, confirm_timeout, output),
                 on_event,
                 when_busy,
                 waits=True,
@@ -341,6 +342,11 @@ class Runtime:
             self._directory.busy(actor)
             self._turns.ready(actor)
         return run
+
+    def _options(self, confirm: Callable[..., Any] | None, confirm_timeout: float | None, output: Any) -> RunOptions:
+        if confirm is None and confirm_timeout is None and output is None:
+            return self._plain
+        return RunOptions(confirm, confirm_timeout, output_schema(output), self._finish_timeout)
 
     def _refuse_late(self, asker: Run | None, *, waits: bool) -> None:
         """Refuse an ask that comes after the runtime began to close, but for those that its runs may still make."""

@@ -101,7 +101,10 @@ class Ending:
 
 
 class Loop(Protocol):
-    """How a run gets from ask to answer."""
+    """How a run gets from ask to answer.
+
+    Optional attribute: `recalls`; False if the loop has no use for the conversation's record, which is then not loaded.
+    """
 
     @property
     def window(self) -> Any:
