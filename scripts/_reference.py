@@ -1,12 +1,14 @@
-"""Prints the reference pages from the code: signatures, docstrings, the hook table. Run by `scripts/reference`.
+"""Prints the reference pages, and the design page's table of rooms, from the code. Run by `scripts/reference`.
 
 Nothing here is typed by hand but the names of the modules, and which methods of the live classes are promised.
 """
 
 from __future__ import annotations
 
+import ast
 import enum
 import importlib
+import importlib.util
 import inspect
 import re
 import sys
@@ -21,7 +23,8 @@ import attrs
 
 from goliath_actors import errors, events, hooks
 
-PAGES: Final = Path(__file__).parent.parent / "docs" / "reference"
+ROOT: Final = Path(__file__).parent.parent
+PAGES: Final = ROOT / "docs" / "reference"
 NOTE: Final = "<!-- Printed from the code by scripts/reference. Do not edit. -->"
 
 # In this order; a name that several modules export is described where it comes first.
@@ -83,6 +86,10 @@ _SECTION = re.compile(r"^(Arguments|Returns|Raises|Cancellation|Checks)(, [^:]*)
 _ITEM = re.compile(r"^  (\S[^:]*): (.*)$")
 
 
+# Names of design rules are for readers of the code.
+_CODES = re.compile(r" \((?:rule )?[RHCTSMEP]\d{0,2}[ab]?(?:, [RHCTSMEP]\d{1,2}[ab]?)*\)")
+
+
 def markdown(docstring: str | None) -> str:
     """Return a docstring as Markdown: its sections in bold, their items as lists."""
     out: list[str] = []
@@ -104,7 +111,7 @@ def markdown(docstring: str | None) -> str:
         else:
             in_items = in_items and bool(line.strip())
             out.append(line if line.startswith("    ") else line.strip())
-    return _escaped(re.sub(r"\n{3,}", "\n\n", "\n".join(out)).strip())
+    return _escaped(_CODES.sub("", re.sub(r"\n{3,}", "\n\n", "\n".join(out)).strip()))
 
 
 def _escaped(text: str) -> str:
@@ -300,7 +307,7 @@ def hooks_page() -> str:
         parts += [f"### {row.name}", markdown(method.__doc__), signature(row.name, method, method=True)]
         if row.composition is not hooks.Composition.PIPE:  # a pipe gets its events instead of a question
             parts += [f"{markdown(row.question.__doc__)} `{row.question.__name__}` has:", _fields(row.question)]
-    parts.append("## Extension")
+    parts.append("## Extensions")
     for name in ("Extension", "HookContext", "StreamControl"):
         value = getattr(hooks, name)
         shown = _class(name, value, "###")
@@ -380,6 +387,45 @@ def events_page() -> str:
     return _joined(*parts) + "\n"
 
 
+# --- the house ------------------------------------------------------------------------------------------------------
+
+DESIGN: Final = PAGES.parent / "design.md"
+ROOMS: Final = re.compile(r"(<!-- rooms: printed by scripts/reference -->\n).*?(<!-- end of rooms -->)", re.DOTALL)
+
+
+def design_page() -> str:
+    """The design page as it stands, its table of rooms printed anew from the test that guards the floors."""
+    page = DESIGN.read_text(encoding="utf-8")
+    return ROOMS.sub(lambda match: f"{match[1]}\n{_rooms()}\n\n{match[2]}", page, count=1)
+
+
+def _rooms() -> str:
+    place = ROOT / "tests" / "test_floors.py"
+    found = importlib.util.spec_from_file_location("floors", place)
+    assert found is not None
+    assert found.loader is not None
+    test = importlib.util.module_from_spec(found)
+    found.loader.exec_module(test)
+    lines = ["| floor | rooms | what they are |", "|---|---|---|"]
+    for number, rooms in reversed(list(enumerate(test.FLOORS))):
+        names = ", ".join(f"`{room}`" for room in rooms)
+        words = "<br>".join(_first_sentence(room) for room in rooms)
+        lines.append(f"| {number} | {names} | {words} |")
+    return "\n".join(lines)
+
+
+def _first_sentence(room: str) -> str:
+    """Return what a room's docstring says first, "(empty)" for a folder that is kept for later."""
+    package = ROOT / "goliath_actors"
+    paths = [package / f"{room}.py", package / room / "__init__.py"]
+    path = next((path for path in paths if path.exists()), None)
+    docstring = None if path is None else ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    if not docstring:
+        return "the version, one line" if room == "_version" else "(empty)"
+    paragraph = _CODES.sub("", " ".join(docstring.partition("\n\n")[0].split()))
+    return _escaped(re.split(r"(?<=[^.])\. (?=[A-Z`])", paragraph)[0].rstrip(".")).replace("|", "\\|")
+
+
 PRINTERS: Final[Mapping[str, Callable[[], str]]] = {
     "api.md": api_page,
     "hooks.md": hooks_page,
@@ -391,8 +437,8 @@ PRINTERS: Final[Mapping[str, Callable[[], str]]] = {
 def main(arguments: list[str]) -> int:
     """Write the pages, or with `--check` say which are out of date."""
     stale = []
-    for name, printer in PRINTERS.items():
-        path, text = PAGES / name, printer()
+    for path, printer in [*((PAGES / name, printer) for name, printer in PRINTERS.items()), (DESIGN, design_page)]:
+        text, name = printer(), path.name
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             stale.append(name)
             if "--check" not in arguments:

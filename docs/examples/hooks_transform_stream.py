@@ -55,6 +55,6 @@ if __name__ == "__main__":
 # Prints:
 #   answer: Good morning! All is well. | shown: Good morning! All is well.
 #   completed None
-#   withdrawn: Good morning! The word is swor
+#   withdrawn: Good morning! The word is swordfi
 #   answer: I keep that to myself. | shown: I keep that to myself.
 #   completed Responded(extension='polite', phase='transform_stream', reason='a secret', outcome='blocked')
