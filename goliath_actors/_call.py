@@ -71,6 +71,9 @@ class Call:
     # Invariant: `index` is its step's place in the journal, None until it is recorded; `told` once ToolFinished is out.
     index: int | None = None
     told: bool = False
+    # Invariant (9): `started` before the tool's own code can run; `performed` once it has come to its end.
+    started: bool = False
+    performed: bool = False
     # Invariant (10): set when the gate is passed; nothing replaces `checked` from then on.
     passed: bool = False
 

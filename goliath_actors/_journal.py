@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import attrs
 import trio
 
-from .events import Answer, Event, RunFinished, RunQueued, TextDelta
+from .events import Answer, Event, Retraction, RunFinished, RunQueued, TextDelta
 from .values import Diagnostic, Route, Step, Usage
 
 __all__ = ["Cancellable", "EventStream", "RunJournal"]
@@ -177,6 +177,17 @@ class RunJournal:
     def trace(self) -> tuple[Event, ...]:
         """Every event so far but text deltas."""
         return tuple([entry for entry in self._log if not isinstance(entry, _Deltas)])
+
+    @property
+    def shown(self) -> str:
+        """The text that a reader has before them: the answer, or the pieces of it that were not withdrawn."""
+        parts: list[str] = []
+        for entry in self._log:
+            if isinstance(entry, _Deltas):
+                parts.extend(entry.parts)
+            elif isinstance(entry, Retraction | Answer):
+                parts = [entry.text]
+        return "".join(parts)
 
     def stream(self, prefix: Iterable[Event] = ()) -> EventStream:
         """Return a reader that begins with `prefix`, then has the run from its start."""

@@ -108,30 +108,28 @@ def without_open(record: Record) -> Any:
     return {key: value for key, value in record.private.items() if key != OPEN}
 
 
-def entries_of(run_id: str, exchange: Exchange, interrupted: bool = False) -> tuple[Entry, ...]:
-    """The transcript's two entries for an exchange (S1): shown to readers, no part of any prompt."""
-    flags = {"interrupted": True} if interrupted else {"best_effort": True} if exchange.best_effort else {}
+def entries_of(run_id: str, exchange: Exchange, flags: Mapping[str, Any] | None = None) -> tuple[Entry, ...]:
+    """Return the transcript's two entries for an exchange (S1): shown to readers, no part of any prompt."""
+    if flags is None:
+        flags = {"best_effort": True} if exchange.best_effort else {}
+    ask, answer = Message("user", exchange.ask), Message("assistant", exchange.answer)
     return (
-        Entry(f"{run_id}-ask", exchange.at, "user", Message("user", exchange.ask), context_visible=False),
-        Entry(
-            f"{run_id}-answer",
-            exchange.at,
-            "assistant",
-            Message("assistant", exchange.answer),
-            context_visible=False,
-            private=flags,
-        ),
+        Entry(f"{run_id}-ask", exchange.at, "user", ask, context_visible=False),
+        Entry(f"{run_id}-answer", exchange.at, "assistant", answer, context_visible=False, private=flags),
     )
 
 
 def _kept(record: Record, exchange: Exchange, failures: int, run_id: Any) -> Change:
     """The change that keeps a flagged exchange: nothing is folded, since no model is asked on this path."""
+    change = Change(private=without_open(record), failures=UNSET if failures == record.failures else failures)
+    known = {step.call_id for known in record.memory.recent for step in known.steps}
+    if any(step.call_id in known for step in exchange.steps):
+        return change  # a save that was cut off had arrived after all
     recent = (*record.memory.recent, exchange)[-RECENT_EXCHANGES:]
-    return Change(
+    return attrs.evolve(
+        change,
         memory=Memory(record.memory.summary, recent),
-        private=without_open(record),
-        failures=UNSET if failures == record.failures else failures,
-        append=entries_of(str(run_id or "interrupted"), exchange, interrupted=True),
+        append=entries_of(str(run_id or "interrupted"), exchange, {"interrupted": True}),
     )
 
 
@@ -169,23 +167,30 @@ def saving_seconds(work: Work) -> float:
 
 
 async def keep_writes(work: Work) -> None:
-    """Keep the executed or unknown writes of a run that failed or was aborted, as one flagged exchange (S7).
+    """Keep what a run that failed or was aborted has done: executed or unknown writes as one flagged exchange (S7),
+    and, of an aborted one, the text that a reader has seen, marked partial in the transcript (§P).
 
-    Does nothing if the run has none or they are already kept. Never raises an `Exception`: what goes wrong is told
-    as a `MemoryError` event. Call it under a shield that has a deadline.
+    Does nothing if there is neither. Never raises an `Exception`: what goes wrong is told as a `MemoryError` event.
+    Call it under a shield that has a deadline.
 
     Cancellation: told as a `MemoryError` event; the change is there or not.
     """
-    steps = _written(work.journal.steps)
-    if work.kept or (not steps and not _is_open(work)):
+    if work.kept:
         return
-    exchange = Exchange(work.ask, INTERRUPTED, time.time(), True, steps)
-    problem: str | None = "the writes of this run could not be kept in time"
+    steps = _written(work.journal.steps)
+    aborted = work.panel.abort_requested() or work.scope.cancel_called
+    text = work.journal.shown if aborted else ""
+    if not steps and not text.strip() and not _is_open(work):
+        return
+    exchange = Exchange(work.ask, text if text.strip() else INTERRUPTED, time.time(), True, steps)
+    run_id = work.journal.run_id
+    problem: str | None = "what this run has done could not be kept in time"
 
     def change(record: Record) -> Change:
-        if not steps:
-            return Change(private=without_open(record))
-        return _kept(record, exchange, record.failures, work.journal.run_id)
+        if steps:
+            return _kept(record, exchange, record.failures, run_id)
+        entries = entries_of(run_id, exchange, {"partial": True}) if text.strip() else ()
+        return Change(private=without_open(record), append=entries)
 
     try:
         await commit(work, change)

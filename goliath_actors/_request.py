@@ -162,6 +162,8 @@ class _Asking:
     model: Model | None = None
     # Errors that came out of a model, by identity: everything else that passes is not the provider's.
     failed: list[Exception] = attrs.Factory(list)
+    # The first error of an extension or a callback inside a generation: no hook around it may make it unsaid.
+    broken: Exception | None = None
     streamed: ModelResponse | None = None
     generation: Generation | None = None
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
@@ -218,19 +220,23 @@ class _Asking:
         question = _Attempt(request, number, route=wanted.route)
         self.scope, self.streamed, self.failed = trio.CancelScope(), None, []
         problem: Exception | None = None
+        reply: Reply | None = None
         with self.scope:
             try:
                 response = await work.panel.nest("around_model", question, self._generate, self._patched)
-                response = await self._canonical(response)
-            except Exception as error:
-                # What a control ended is over; that the model then failed to close in good order changes nothing.
-                if all(error is not known for known in self.failed):
-                    raise
+                if self.broken is None:
+                    reply = Reply(await self._canonical(response))
+            except Exception as error:  # noqa: BLE001  # sorted below: ours, an extension's, or the provider's
                 problem = error
-            else:
-                return Reply(response)
+        if self.broken is not None:
+            raise self.broken
+        if problem is not None and all(problem is not known for known in self.failed):
+            raise problem
         if self.verdicts:
+            # What a control ended is over; that the model then failed to close in good order changes nothing.
             return await self._cut_short(self.verdicts[0])
+        if reply is not None:
+            return reply
         assert problem is not None
         if isinstance(problem, CounterFailed):
             return Failure("model-error", problem)
@@ -289,7 +295,11 @@ class _Asking:
             self._recount(request.messages)
         self.screen.retract()  # a second `call_next`: what the first let out is withdrawn
         self.model = question.route.model
-        outcome, usage = await self._new_generation().run(self.model, request, question._timeout)
+        try:
+            outcome, usage = await self._new_generation().run(self.model, request, question._timeout)
+        except Exception as error:
+            self.broken = self.broken or error
+            raise
         if isinstance(outcome, Exception):
             self.failed.append(outcome)
         if work.panel.hears("after_response"):

@@ -95,8 +95,8 @@ async def execute_run(
 
     Raises: application errors as the same object; `GoliathExtensionError`, `GoliathBudgetError`.
 
-    Cancellation: writes that were executed, or may have been, are kept in the record (S7), within `finish_timeout`
-    or 10 seconds; then it passes.
+    Cancellation: writes that were executed, or may have been, and text that was shown are kept in the record (S7, §P),
+    within `finish_timeout` or 10 seconds; then it passes.
     """
     journal = run.journal
     if journal.early_error is not None:
@@ -109,7 +109,7 @@ async def execute_run(
         done = True
         return finished
     finally:
-        if not done and any(step.writes for step in journal.steps):
+        if not done:
             with trio.CancelScope(shield=True, deadline=_save_deadline(work.finish_timeout)):
                 await keep_writes(work)
 

@@ -35,6 +35,7 @@ RESULT_CHARS = 600  # characters of a result in summary mode, whoever wrote it
 INVOKE_WINDOW = 4096  # tokens that bound a result where no loop says how large its window is
 
 UNFINISHED = "Execution did not complete; it may have taken effect."
+NOT_STARTED = "Not started: the run ended first."
 UNPROCESSED = "Executed; its output was not processed."
 UNFORMATTED = "Completed. The output could not be put into words."
 
@@ -80,6 +81,8 @@ def close(work: Work, call: Call) -> None:
     """In a clean-up: say that a recorded call is over, if nothing has said so yet. Never raises."""
     if call.index is None or call.told:
         return
+    if call.outcome is None and not call.started:  # nothing of the tool ran, so nothing can have happened
+        _update(work, call, status="failed", result=NOT_STARTED)
     step = work.journal.steps[call.index]
     call.told = True
     work.journal.emit_closing(
@@ -110,7 +113,10 @@ async def execute(work: Work, call: Call) -> None:
     async def inner(question: AroundTool) -> Any:
         start = trio.current_time()
         try:
-            return await _perform(work, call)
+            output = await _perform(work, call)
+            call.performed = True
+            _update(work, call, status="executed", result=UNPROCESSED)
+            return output
         except Exception as error:
             raised.append(error)
             raise
@@ -136,6 +142,8 @@ async def _perform(work: Work, call: Call) -> Any:
     tool, context = call.tool, context_of(work, call)
     limit = math.inf if tool.timeout is None else tool.timeout
     with trio.move_on_after(limit) as scope:
+        # Before the thread has a place: whether one that was abandoned has begun by now, nobody can say from here.
+        call.started = True
         if tool.is_async:
             value = tool.start(call.checked, context)
         else:
@@ -149,8 +157,10 @@ async def _perform(work: Work, call: Call) -> Any:
 
 
 def _failed(work: Work, call: Call, error: Exception) -> None:
-    # A write that broke off may have happened, unless the tool itself says that it failed.
-    sure = not call.tool.writes or (isinstance(error, ToolFailure) and not isinstance(error, ToolTimeout))
+    # A write that broke off may have happened, unless the tool itself says that it failed, and a hook that ran it
+    # again had not let it succeed before.
+    says_so = isinstance(error, ToolFailure) and not isinstance(error, ToolTimeout) and not call.performed
+    sure = not call.tool.writes or says_so
     status: Literal["failed", "unknown"] = "failed" if sure else "unknown"
     call.outcome = ToolOutcome(status, error=error)
     call.result = call.explain(error)

@@ -577,7 +577,7 @@ async def test_a_hooks_own_error_around_a_tool_fails_the_run_and_a_tools_error_d
     ending = await end(planned(script, tools=[creator([])], extensions=[Around(True)]))
     assert isinstance(ending.error, GoliathExtensionError)
     assert (ending.error.extension, ending.error.phase) == ("around", "around_tool")
-    assert [step.status for step in ending.steps] == ["unknown"]
+    assert [step.status for step in ending.steps] == ["executed"]
     result = await run(planned(script, tools=[creator([], ToolFailure("taken"))], extensions=[Around(False)]))
     assert result.steps[0].result == "taken"
 

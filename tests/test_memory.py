@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from trio.testing import MockClock
 
 from goliath_actors import Conductor, Extension, Memory, RunAborted, Skip, Stop, open_runtime, tool
 from goliath_actors._kept import INTERRUPTED, OPEN
-from goliath_actors.abc import Change, Record
+from goliath_actors.abc import Change, ModelDone, ModelText, Record
 from goliath_actors.errors import GoliathExtensionError, ModelError
 from goliath_actors.events import Answer, MemoryError, Remember
 from goliath_actors.stores import InMemoryStore, SqliteStore
@@ -20,6 +21,7 @@ from goliath_actors.testing import FailingStore, Gate, ScriptedModel, check_even
 from goliath_actors.values import Exchange, FallbackRequest, Step
 
 from .planned import ANSWER, GIVE_UP, end, kinds, memory_of, planned, requests, roles, run, stored, told, use
+from .test_request import Played, PlayedModel, agent_of
 
 
 class Durable(InMemoryStore):
@@ -166,7 +168,7 @@ async def test_writes_are_kept_within_a_bounded_time(autojump_clock: MockClock) 
     assert envelope.outcome is not None
     assert str(envelope.outcome.error) == "answer"
     assert [e.error for e in told(envelope.outcome, MemoryError)] == [
-        "the writes of this run could not be kept in time"
+        "what this run has done could not be kept in time"
     ]
 
 
@@ -370,6 +372,62 @@ async def test_writes_survive_a_file_that_is_opened_again(tmp_path: Any) -> None
         assert writes(await runtime.conversation().memory()) == [("make it", INTERRUPTED, ["unknown"])]
 
 
+# --- text that was shown (§P) ---------------------------------------------------------------------------------------
+
+
+async def test_text_that_was_shown_before_an_abort_stays_in_the_transcript_marked_partial() -> None:
+    gate = Gate()
+    store = InMemoryStore()
+    agent = agent_of(PlayedModel([Played([ModelText("Chapter "), ModelText("one. ")], wait=gate)]))
+    async with open_runtime(agent, store=store) as runtime:
+        envelope = runtime.submit("tell me")
+        await gate.wait_reached()
+        envelope.abort()
+        await envelope.wait_ended()
+        page = await runtime.conversation().history()
+    assert [(e.role, e.message.text, dict(e.private)) for e in page.entries] == [
+        ("user", "tell me", {}),
+        ("assistant", "Chapter one. ", {"partial": True}),
+    ]
+    assert (await store.load("agent")).memory == Memory()
+
+
+async def test_with_a_write_the_shown_text_is_the_flagged_exchanges_answer() -> None:
+    gate = Gate()
+    store = InMemoryStore()
+    plans = [[ModelText(json.dumps(reply)), ModelDone()] for reply in (*MAKE, ANSWER)]
+    model = PlayedModel([*map(Played, plans), Played([ModelText("I made ")], wait=gate)])
+    agent = agent_of(model, tools=[creator([])])
+    async with open_runtime(agent, store=store) as runtime:
+        envelope = runtime.submit("make it")
+        await gate.wait_reached()
+        envelope.abort()
+        await envelope.wait_ended()
+    assert writes(await memory_of(store, agent)) == [("make it", "I made ", ["executed"])]
+
+
+async def test_an_aborted_run_that_showed_nothing_leaves_nothing() -> None:
+    gate = Gate()
+    store = InMemoryStore()
+    agent = planned([gate.then("never")])
+    async with open_runtime(agent, store=store) as runtime:
+        envelope = runtime.submit("hello")
+        await gate.wait_reached()
+        envelope.abort()
+        await envelope.wait_ended()
+    assert (await store.load("agent")).version == 0
+
+
+async def test_text_of_a_run_that_failed_is_not_kept() -> None:
+    def on_event(event: Any) -> None:
+        if event.kind == "model-finished":
+            raise RuntimeError("no")
+
+    store = InMemoryStore()
+    await end(planned(["shown"], on_event=on_event), store=store)
+    assert (await store.load("agent")).version == 0
+
+
 # --- conflicts and failing saves (S6) -------------------------------------------------------------------------------
 
 
@@ -407,6 +465,27 @@ async def test_a_save_that_takes_too_long_is_cut_off_and_told(autojump_clock: Mo
     result = await run(planned(["done"]), store=Slow(1000))
     assert trio.current_time() - start == 10
     assert [event.error for event in told(result, MemoryError)] == ["saving took longer than 10 s"]
+
+
+async def test_a_save_that_was_cut_off_but_had_arrived_is_not_kept_twice(autojump_clock: MockClock) -> None:
+    class Late(InMemoryStore):
+        """The commit arrives, its acknowledgement does not."""
+
+        slow = True
+
+        async def commit(self, key: str, change: Change, expect: int | None = None, token: int | None = None) -> Record:
+            record = await super().commit(key, change, expect, token)
+            if self.slow:
+                self.slow = False
+                await trio.sleep_forever()
+            return record
+
+    store = Late()
+    agent = planned([*MAKE, ANSWER, "done"], tools=[creator([])])
+    result = await run(agent, "make it", store=store)
+    assert [event.error for event in told(result, MemoryError)] == ["saving took longer than 10 s"]
+    assert writes(await memory_of(store, agent)) == [("make it", "done", ["executed"])]
+    assert (await store.load("agent")).entries_count == 2
 
 
 async def test_a_counter_that_cannot_be_saved_is_told(autojump_clock: MockClock) -> None:

@@ -721,6 +721,51 @@ async def test_a_models_error_that_a_hook_lets_through_stays_the_models() -> Non
     assert (result.reason, result.handled_by) == ("model-unavailable", "cloud")
 
 
+async def test_a_hook_cannot_make_an_event_callbacks_error_unsaid() -> None:
+    async def around(question: Any, call_next: Any) -> Any:
+        try:
+            return await call_next()
+        except LookupError:
+            return reply("as if nothing had happened")
+
+    error = LookupError("no room")
+
+    def on_event(event: Any) -> None:
+        if isinstance(event, TextDelta):
+            raise error
+
+    ending = await end(planned(["x"], extensions=[_Around(around)]), on_event=on_event)
+    assert ending.error is error
+    assert ending.origin == "event"
+
+
+async def test_a_hook_cannot_make_a_transforms_error_unsaid() -> None:
+    async def around(question: Any, call_next: Any) -> Any:
+        try:
+            return await call_next()
+        except Exception as error:
+            raise ValueError("something else") from error
+
+    async def broken(events: Any, control: Any) -> AsyncIterator[Any]:
+        async for event in events:
+            raise LookupError("mine")
+            yield event
+
+    ending = await end(planned(["x"], extensions=[_Around(around), _Transform(broken)]))
+    assert isinstance(ending.error, GoliathExtensionError)
+    assert (ending.error.extension, ending.error.phase) == ("transform", "transform_stream")
+
+
+async def test_a_transform_may_end_an_answer_that_a_hook_gave() -> None:
+    async def around(question: Any, call_next: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return reply("a bad answer")
+
+    result = await run(planned([], extensions=[_Around(around), _aborting("bad")]))
+    assert result.text == "Let us not."
+    assert result.responded is not None
+
+
 # --- after_response -------------------------------------------------------------------------------------------------
 
 

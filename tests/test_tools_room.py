@@ -251,7 +251,44 @@ async def test_an_error_on_tool_started_fails_the_run_and_the_tool_never_starts(
 
     ending = await end(planned(MAKE, tools=[creator(made)], on_event=on_event))
     assert (str(ending.error), ending.origin, made) == ("no room", "event", [])
-    assert [event.status for event in told(ending, ToolFinished)] == ["unknown"]
+    assert [(event.status, event.result) for event in told(ending, ToolFinished)] == [
+        ("failed", "Not started: the run ended first.")
+    ]
+
+
+async def test_a_hook_that_fails_before_the_tool_leaves_a_step_that_says_it_never_started() -> None:
+    class Early(Extension[Any]):
+        name = "early"
+
+        async def around_tool(self, ctx: Any, question: Any, call_next: Any) -> Any:
+            raise LookupError("mine")
+
+    made: list[str] = []
+    ending = await end(planned(MAKE, tools=[creator(made)], extensions=[Early()]))
+    assert isinstance(ending.error, GoliathExtensionError)
+    assert ([step.status for step in ending.steps], made) == (["failed"], [])
+
+
+async def test_a_write_that_succeeded_once_is_never_recorded_as_failed() -> None:
+    made: list[str] = []
+
+    @tool(writes=True)
+    async def create(title: str) -> str:
+        """Create a task."""
+        made.append(title)
+        if len(made) == 2:
+            raise ToolFailure("taken")
+        return "created"
+
+    class Twice(Extension[Any]):
+        name = "twice"
+
+        async def around_tool(self, ctx: Any, question: Any, call_next: Any) -> Any:
+            await call_next()
+            return await call_next()
+
+    result = await run(planned(MAKE, tools=[create], extensions=[Twice()]))
+    assert (result.steps[0].status, made) == ("unknown", ["x", "x"])
 
 
 async def test_a_tool_that_waits_for_a_sub_run_of_itself_is_told_as_a_failure() -> None:
