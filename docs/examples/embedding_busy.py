@@ -7,7 +7,7 @@ from goliath_actors.errors import ConversationBusy, MailboxFull
 from goliath_actors.testing import Gate, ScriptedModel
 
 gate = Gate()
-agent = Agent(model=ScriptedModel([gate.then("never said"), "second", "replaced"]))
+agent = Agent(model=ScriptedModel([gate.then("never said"), "in its place", "after that"]))
 
 
 async def main() -> None:
@@ -45,5 +45,5 @@ if __name__ == "__main__":
 #   full: conversation 1 1
 #   busy: ada
 #   first: requested | replaced by a newer ask
-#   replacement: second
-#   queued: replaced
+#   replacement: in its place
+#   queued: after that
