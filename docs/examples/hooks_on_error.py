@@ -6,7 +6,7 @@ from goliath_actors import Agent, Extension, RunAborted, open_runtime
 from goliath_actors.errors import ModelUnavailable
 from goliath_actors.hooks import HookContext, OnError
 from goliath_actors.testing import Gate, ScriptedModel
-from goliath_actors.values import Diagnostic, FallbackRequest
+from goliath_actors.values import FallbackRequest
 
 gate = Gate()
 
@@ -41,8 +41,8 @@ async def main() -> None:
             await runtime.run("Hello?")
         except TimeoutError as error:  # the application's own error, as the same object
             print("caller:", error)
-            diagnostics: tuple[Diagnostic, ...] = getattr(error, "goliath_diagnostics", ())
-            print("diagnostic:", diagnostics[0].extension, "|", diagnostics[0].error)
+            for diagnostic in getattr(error, "goliath_diagnostics", ()):
+                print("diagnostic:", diagnostic.extension, "|", diagnostic.error)
 
         run = runtime.submit("Hello again?")
         await gate.wait_reached()
