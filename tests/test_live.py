@@ -67,6 +67,8 @@ from goliath_actors.testing import Journal, check_events
 from goliath_actors.tools import Confirmed, ConfirmRequest
 from goliath_actors.values import FallbackRequest, Usage
 
+from .test_docs import blocks, run_block
+
 pytestmark = [
     pytest.mark.live,
     pytest.mark.skipif(
@@ -106,6 +108,8 @@ EXAMPLES = (
     'Thanks. -> {"kind":"answer","brief":"reply"}',
 )
 LONG = "Tell a story without an end."
+
+GUIDE = Path(__file__).parent.parent / "docs" / "guides" / "local-model.md"
 
 
 # --- the server -----------------------------------------------------------------------------------------------------
@@ -199,6 +203,15 @@ def hold_end(result: RunResult) -> None:
         assert given_up[0] == result.reason
 
 
+@pytest.fixture(scope="module")
+def guide() -> dict[str, Any]:
+    """What the guide to this model defines."""
+    namespace: dict[str, Any] = {"__name__": "guide"}
+    for line, _, code in blocks(GUIDE):
+        run_block(code, namespace, GUIDE.name, line)
+    return namespace
+
+
 async def first_text(run: Run) -> str:
     """Return the first piece of text of a run, which is in the middle of an answer then."""
     with trio.fail_after(PATIENCE):
@@ -240,8 +253,7 @@ class Itinerary(Extension[Any]):
     """Has the model plan one tool after the other, and then the answer.
 
     It narrows the schema of each step's plan to what is wanted, and leaves writing it to the model. The arguments are
-    the model's own, under the tool's schema, without the optional place for what could not be found: this model never
-    leaves an optional field out.
+    the model's own.
     """
 
     name = "itinerary"
@@ -254,7 +266,7 @@ class Itinerary(Extension[Any]):
         fields: dict[str, Any] = {"kind": {"enum": ["answer"]}}
         if done < len(self._tools):
             fields = {"kind": {"enum": ["tool"]}, "tool": {"enum": [self._tools[done]]}}
-        fields["brief"] = {"type": "string", "maxLength": 10}
+        fields["brief"] = {"type": "string", "maxLength": 5}
         schema = {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
         # The menu of tools stays whole, so that the prompt's beginning stays, too, and the server reads it only once.
         return PlanPatch(provider_options=json_reply(schema))
@@ -262,14 +274,7 @@ class Itinerary(Extension[Any]):
     async def around_model(
         self, ctx: HookContext[Any], question: AroundModel, call_next: Callable[..., Awaitable[ModelResponse]]
     ) -> ModelResponse:
-        request = question.request
-        if request.role == "answer":
-            return await call_next(ModelPatch(settings={"max_tokens": 16}))
-        if request.role != "arguments":
-            return await call_next()
-        assert request.schema is not None
-        own = {name: part for name, part in request.schema["properties"].items() if name != "missing"}
-        return await call_next(ModelPatch(provider_options=json_reply({**request.schema, "properties": own})))
+        return await call_next(ModelPatch(settings={"max_tokens": 8}) if question.request.role == "answer" else None)
 
 
 class QuietHours(Extension[Any]):
@@ -374,14 +379,15 @@ async def test_plans_of_a_real_model_obey_their_schema_and_every_run_ends_with_t
 # --- tools ----------------------------------------------------------------------------------------------------------
 
 
-async def test_one_run_reads_writes_with_consent_is_refused_and_is_denied(live: Live) -> None:
+async def test_one_run_reads_writes_with_consent_is_refused_and_is_denied(live: Live, guide: dict[str, Any]) -> None:
     house = House()
+    itinerary = Itinerary("read_meter", "heat_room", "open_windows", "ring_bell")
     agent = an_agent(
         live.model(64),
         tools=house.tools(),
         examples=EXAMPLES[:1],
         confirm=house.confirm,
-        extensions=[Itinerary("read_meter", "heat_room", "open_windows", "ring_bell"), QuietHours()],
+        extensions=[itinerary, guide["NothingMissing"](), QuietHours()],
         loop=Conductor(window=CONTEXT, max_steps=5, plan_retries=3, argument_retries=3),
     )
     async with open_runtime(agent) as runtime:
@@ -448,7 +454,7 @@ async def test_an_answer_is_what_was_streamed_and_what_history_keeps(live: Live)
 
 
 async def test_a_fourth_exchange_has_the_first_folded_into_the_summary(live: Live) -> None:
-    agent = an_agent(live.model(16))
+    agent = an_agent(live.model(8))
     asks = ["Say hello.", "Name a colour.", "Name a city.", "Say goodbye."]
     async with open_runtime(agent) as runtime:
         conversation = runtime.conversation("c")
@@ -503,7 +509,7 @@ async def test_a_structured_answer_that_is_cut_off_is_asked_for_again_and_then_g
 async def test_eight_conversations_share_four_slots_and_each_keeps_its_order(live: Live) -> None:
     names = ["north", "east", "south", "west", "up", "down", "in", "out"]
     calls, journal = Calls(), Journal()
-    agent = an_agent(live.model(8), extensions=[calls, journal])
+    agent = an_agent(live.model(4), extensions=[calls, journal])
     async with open_runtime(agent) as runtime:
         runs = [runtime.submit(f"{verb} {name}.", conversation_id=name) for verb in ("Go", "Look") for name in names]
         with trio.fail_after(PATIENCE):
@@ -689,7 +695,7 @@ async def test_a_server_that_dies_in_the_middle_of_a_reply_and_stays_dead_leaves
     assert all(event.error.startswith("ModelUnavailable: ") for event in of_kind(refused, ModelFinished))
 
 
-# --- the command line -----------------------------------------------------------------------------------------------
+# --- the guide and the command line ---------------------------------------------------------------------------------
 
 _MODULE = """\
 from goliath_actors import Agent, Conductor, Extension
@@ -724,3 +730,12 @@ async def test_the_chat_command_answers_each_line_with_a_model_server_of_its_own
     assert done.returncode == 0, told
     assert len(done.stdout.decode().strip().splitlines()) >= 2
     assert "model: gemma-3-270m at http://127.0.0.1:" in told.replace("\n  ", " ")
+
+
+async def test_the_program_in_the_guide_answers(guide: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    with trio.fail_after(PATIENCE):
+        await guide["main"]()
+    printed = capsys.readouterr().out.strip()
+    assert printed
+    assert printed not in REASONS
+    assert not printed.startswith("install:")
