@@ -264,8 +264,6 @@ class _Asking:
         counter = self.work.counter
         try:
             self.tokens = count_prompt(counter, system, schemas, prompt)
-        except CounterFailed:
-            raise
         except Exception as error:  # the counter is the application's; whatever it raises is a provider failure
             raise CounterFailed(f"token counter {counter.name!r} failed: {describe(error)}") from error
         self.messages = messages

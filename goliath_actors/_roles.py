@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from ._budget import ContentBudgets, input_limit
-from ._json import parse_reply
+from ._json import parse_arguments, parse_reply
 from ._judge import Escalated
 from ._panel import StreamVerdict
 from ._prompts import (
@@ -180,7 +180,7 @@ class Device:
             return reply
         assert isinstance(reply, Reply)
         try:
-            data = read_reply(reply.text)
+            data = read_arguments(reply.text, tool.writes or bool(tool.confirm))
         except ValueError as error:
             return Malformed(clip(str(error), PROBLEM_CHARS))
         if not isinstance(data, dict):
@@ -242,7 +242,7 @@ def _read_answer(reply: Reply | Malformed, output: Any) -> tuple[str, Any] | Mal
     if output is None:
         return (reply.text, None) if reply.text.strip() else Malformed("it was empty")
     try:
-        return reply.text, output.parse(_unthought(reply.text))
+        return reply.text, output.parse(reply.text)
     except ValueError as error:
         return Malformed(clip(str(error), PROBLEM_CHARS))
 
@@ -259,25 +259,24 @@ def _checked(tool: Tool, data: Mapping[str, Any]) -> CheckedInput | Malformed:
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 
 
-def read_reply(text: str) -> Any:
-    """Return the JSON value that a reply is: the whole text, in a code fence, or behind a block of thinking.
+def read_arguments(text: str, confirms: bool) -> Any:
+    """Return the JSON value in a worker's reply.
 
-    Prose is never searched for JSON: an example inside an explanation is not what the model wants done.
+    Where a person confirms the call nothing is repaired and no key may stand twice (§P): what is asked about is what
+    the model wrote, to the letter.
 
     Raises: `ValueError` saying what is wrong.
     """
-    return parse_reply(_unthought(text))
-
-
-def _unthought(text: str) -> str:
+    if not confirms:
+        return parse_reply(text)
     thought = _THOUGHT.match(text)
-    return text[thought.end() :] if thought else text
+    return parse_arguments(text[thought.end() :] if thought else text, no_parameters=False, confirms=True).value
 
 
 def read_plan(text: str, names: Sequence[str]) -> Plan | Malformed:
     """Return the plan in a planner's reply, or what is wrong with it."""
     try:
-        data = read_reply(text)
+        data = parse_reply(text)
     except ValueError as error:
         return Malformed(clip(str(error), PROBLEM_CHARS))
     if not isinstance(data, dict):

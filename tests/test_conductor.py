@@ -305,6 +305,32 @@ async def test_a_thinking_block_before_a_structured_answer_is_no_part_of_it() ->
     assert result.output == {"n": 2}
 
 
+@pytest.mark.parametrize(
+    "reply",
+    ['```json\n{"title": "x"}\n```', '{"title": "x", "title": "y"}', "{'title': 'x'}", '"{}"', "[]", ""],
+)
+async def test_arguments_of_a_call_that_is_confirmed_are_taken_to_the_letter(reply: str) -> None:
+    # §P
+    made: list[str] = []
+
+    @tool(writes=True)
+    async def create(title: str) -> str:
+        """Create."""
+        made.append(title)
+        return "ok"
+
+    script = [use("create"), reply, '<think>x or y?</think>{"title": "z"}', ANSWER, "done"]
+    agent = planned(script, tools=[create])
+    result = await run(agent)
+    assert (result.text, made) == ("done", ["z"])
+    assert "was not valid" in prompt(agent, 2)
+
+
+async def test_arguments_of_a_read_may_come_in_a_fence() -> None:
+    result = await run(planned([use("find"), '```json\n{"name": "x"}\n```', ANSWER, "done"], tools=[find]))
+    assert result.steps[0].result == "found x"
+
+
 async def test_with_all_retries_at_0_the_first_bad_reply_escalates() -> None:
     loop = Conductor(plan_retries=0, argument_retries=0, answer_retries=0)
     for script, reason in (

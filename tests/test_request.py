@@ -1026,6 +1026,23 @@ async def test_calls_in_a_hooks_answer_pass_the_transforms_as_events() -> None:
     assert seen == [ModelText("words"), ModelToolCall(0, "c", "find", "{}"), ModelDone("tool_calls")]
 
 
+def test_everything_that_costs_tokens_is_counted() -> None:
+    from goliath_actors._provider import prompt_parts
+    from goliath_actors.abc import ToolSpec
+    from goliath_actors.values import ToolCall
+
+    messages = [
+        Message("system", "rules"),
+        Message("user", "ask"),
+        Message("assistant", "", [ToolCall("c", "find", '{"a": 1}')]),
+        Message("tool", "found", tool_call_id="c"),
+    ]
+    system, schemas, text = prompt_parts(messages, {"type": "object"}, [ToolSpec("find", "Find it.", {"x": 1})])
+    assert system == "rules"
+    assert schemas == '{"type": "object"}\n\nfind Find it. {"x": 1}'
+    assert text == 'ask\n\n\n\nfind {"a": 1}\n\nfound'
+
+
 def test_a_screen_retracts_only_what_is_out() -> None:
     from goliath_actors._journal import RunJournal
 
