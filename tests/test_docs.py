@@ -77,7 +77,10 @@ def promised_output(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=by_path)
-def test_an_example_prints_what_it_says(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_example_prints_what_it_says(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out.splitlines() == promised_output(path.read_text(encoding="utf-8"))
 
