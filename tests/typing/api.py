@@ -499,6 +499,18 @@ async def hold(gate: Gate) -> None:
     gate.open()
 
 
+# --- hooks by hand, as in a test of an extension --------------------------------------------------------------------
+
+before_tool = BeforeTool(call_id="c1", tool=descriptor, input={"title": "milk"}, brief="", steps=())
+before_run = BeforeRun(ask="hi", instructions="", facts={"day": "Monday"}, entry="run")
+after_tool = AfterTool(
+    call_id="c1", tool=descriptor, input={}, result="done", outcome=ToolOutcome("executed", output=1), steps=()
+)
+given: dict[str, Any] = before_tool.input
+facts: dict[str, str] = before_run.facts
+happened: ToolOutcome = after_tool.outcome
+
+
 # --- what has to be an error ----------------------------------------------------------------------------------------
 
 
