@@ -13,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from goliath_actors import Agent, Runtime, open_runtime
 from goliath_actors._cli.chat import Manner, Session
+from goliath_actors._cli.console import PlainPrompt
 from goliath_actors._cli.screen import Screen
 from goliath_actors._cli.view import View
 from goliath_actors.abc import Store
@@ -60,6 +61,10 @@ class User:
         return await self.presses(self.keys.close)
 
 
+def _nothing() -> str:
+    raise AssertionError("lines come out of the channel here")
+
+
 @asynccontextmanager
 async def sitting(
     agent: Agent[Any],
@@ -86,6 +91,7 @@ async def sitting(
             view,
             errors,
             lines,
+            PlainPrompt(answers, _nothing),
             Manner(interactive=interactive, **manner),
             lambda: shut_down.append("now"),
         )

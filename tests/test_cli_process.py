@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -120,19 +121,22 @@ class Person:
 
 
 @contextmanager
-def at_a_terminal(*arguments: str, folder: Path | None = None) -> Iterator[Person]:
-    """Run the command in a terminal of its own."""
-    ours, theirs = pty.openpty()
+def at_a_terminal(
+    *arguments: str, folder: Path | None = None, term: str = "xterm", ends: tuple[int, int] | None = None
+) -> Iterator[Person]:
+    """Run the command in a terminal of its own. `ends` are those of a terminal whose other side the caller closes."""
+    ours, theirs = pty.openpty() if ends is None else ends
     process = subprocess.Popen(
         [sys.executable, "-c", IN_A_TERMINAL, *COMMAND, *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env=environ(TERM="xterm"),
+        env=environ(TERM=term),
         cwd=folder,
         start_new_session=True,
     )
-    os.close(theirs)
+    if ends is None:
+        os.close(theirs)
     try:
         yield Person(process, ours)
     finally:
@@ -237,9 +241,79 @@ def test_a_person_asks_confirms_and_leaves_with_ctrl_d() -> None:
         question = person.waits_for("why not: ")
         assert '  confirm add_note wants to change data\n          text: "buy milk"\n' in question
         person.types("y\n")
-        assert "Demo model: add_note says: noted as number 1: buy milk.\n\nyou> " in person.waits_for("you> ")
+        assert "Demo model: add_note says: noted as number 1: buy milk.\n\n" in person.waits_for("you> ")
         person.types("\x04")
         assert person.leaves() == 0
+
+
+def test_a_line_can_be_edited_and_fetched_back() -> None:
+    with at_a_terminal("chat", "--model", "demo") as person:
+        person.waits_for("you> ")
+        person.types("2 * 2\x7f")
+        person.waits_for("2 * ")
+        person.types("\x01\x1b[C1\x05" + "3\r")  # home, right, "1", end, "3"
+        assert "Demo model: calculate says: 21 * 3 = 63.\n" in person.waits_for("63.\n")
+        person.waits_for("you> ")
+        person.types("\x1b[A")  # up
+        person.waits_for("21 * 3")
+        person.types("\x7f4\r")
+        person.waits_for("21 * 4 = 84.\n")
+        person.types("\x04")
+        assert person.leaves() == 0
+
+
+def test_what_is_typed_during_a_run_stands_at_the_next_prompt(slow: Path) -> None:
+    with at_a_terminal("chat", "slowbot:agent", folder=slow) as person:
+        person.waits_for("you> ")
+        person.types("wait please\n")
+        person.waits_for("WAITING")
+        person.types("hello\n/abort\n")
+        person.waits_for("aborted in tool:wait")
+        person.waits_for("you> hello\n")
+        person.waits_for("I am the demo model")
+        person.types("\x04")
+        assert person.leaves() == 0
+
+
+def test_a_terminal_that_can_do_nothing_gets_plain_prompts() -> None:
+    with at_a_terminal("chat", "--model", "demo", term="dumb") as person:
+        person.waits_for("you> ")
+        person.types("2 * 21\n")
+        person.waits_for("= 42.\n")
+        person.waits_for("you> ")
+        person.types("\x04")
+        assert person.leaves() == 0
+    assert "\x1b" not in person.seen
+
+
+def test_the_terminal_is_left_as_it_was() -> None:
+    for keys, code in (("\x04", 0), ("/quit\n", 0), ("\x03", 130)):
+        ours, theirs = pty.openpty()
+        before = termios.tcgetattr(theirs)
+        with at_a_terminal("chat", "--model", "demo", ends=(ours, theirs)) as person:
+            person.waits_for("you> ")
+            assert not termios.tcgetattr(theirs)[3] & termios.ICANON
+            person.types(keys)
+            if keys == "\x03":
+                person.waits_for("you> ")
+                person.types(keys)
+            assert person.leaves() == code
+            assert termios.tcgetattr(theirs) == before
+        os.close(theirs)
+
+
+def test_coming_back_from_the_shell_the_prompt_takes_keys_again() -> None:
+    ours, theirs = pty.openpty()
+    cooked = termios.tcgetattr(theirs)
+    with at_a_terminal("chat", "--model", "demo", ends=(ours, theirs)) as person:
+        person.waits_for("you> ")
+        termios.tcsetattr(theirs, termios.TCSANOW, cooked)  # what a shell does when it takes over
+        person.process.send_signal(signal.SIGCONT)
+        person.waits_for("you> ")
+        assert not termios.tcgetattr(theirs)[3] & termios.ICANON
+        person.types("\x04")
+        assert person.leaves() == 0
+    os.close(theirs)
 
 
 def test_ctrl_c_aborts_the_run_and_the_program_lives(slow: Path) -> None:

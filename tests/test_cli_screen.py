@@ -152,8 +152,8 @@ def test_running_text_can_stand_behind_an_indent() -> None:
 def test_a_status_is_wiped_out_by_what_follows() -> None:
     stream = Tty()
     page = Screen.on(stream, {"COLUMNS": "20"})
-    page.status("thinking about many things")
-    assert stream.getvalue() == "\x1b[2mthinking about man…\x1b[0m"
+    page.status("  thinking about many things")
+    assert stream.getvalue() == "\x1b[2m  thinking about m…\x1b[0m"
     page.line("done")
     assert stream.getvalue().endswith("\r\x1b[Kdone\n")
 

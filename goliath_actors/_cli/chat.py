@@ -17,6 +17,7 @@ from goliath_actors import Agent, Conversation, Run, RunAborted, Runtime
 from goliath_actors.tools import Confirmed, ConfirmRequest
 
 from .commands import ALIASES, COMMANDS, parse_command
+from .console import Prompter
 from .keyboard import without_keys
 from .screen import Screen
 from .trouble import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK, explain, explain_reason
@@ -62,6 +63,7 @@ class Session:
     view: View
     errors: Screen
     lines: trio.MemoryReceiveChannel[str]
+    prompter: Prompter
     manner: Manner = attrs.Factory(Manner)
     # Ends the runtime without waiting for what does not end by itself.
     shut_down: Callable[[], None] = lambda: None
@@ -152,15 +154,14 @@ class Session:
         return "you> " if self.conversation.id is None else f"you [{self.conversation.id}]> "
 
     def _prompt(self) -> None:
-        self.notes.end_line()
-        self.notes.write(self._prompt_text(), "bold")
+        self.prompter.ask(self._prompt_text(), "bold")
 
     async def _route(self) -> None:
         """Give every line to whoever waits for it: an open question, a command that works at once, or the next turn."""
         async with self._inbox[0]:
             async for line in self.lines:
                 if self.manner.interactive:
-                    line = without_keys(line)
+                    line = without_keys(line)  # where the terminal alone reads the line, it knows no cursor keys
                     self.notes.typed()
                 command = parse_command(line)
                 if command is not None and self._works_now(command[0]):
@@ -284,6 +285,8 @@ class Session:
                 await question.answered.wait()
             finally:
                 self._question = None
+                if not question.answered.is_set():
+                    self.prompter.drop()
             if question.answer is not None and question.answer.strip():
                 return question.answer.strip()
         await trio.lowlevel.checkpoint()
@@ -291,8 +294,7 @@ class Session:
 
     def _show_question(self) -> None:
         assert self._question is not None
-        self.notes.end_line()
-        self.notes.write(f"          {self._question.prompt}", "yellow")
+        self.prompter.ask(f"          {self._question.prompt}", "yellow", remember=False)
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
@@ -333,8 +335,9 @@ class Session:
         if not self.manner.interactive:
             self.leave(EXIT_INTERRUPTED)
             return
-        self.notes.typed()  # the terminal has shown ^C
+        self.notes.typed()  # the terminal may have shown ^C
         self.notes.write("\n")
+        self.prompter.drop()
         if self.run is None:
             self._interrupt_prompt()
             return

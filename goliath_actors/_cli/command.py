@@ -24,8 +24,9 @@ from .assistant import DEMO_HINT, make_assistant
 from .chat import Manner, Session
 from .choose import LOOPBACK, Choice, Place, Wish, open_choice
 from .commands import label
+from .console import Prompter, open_prompter
 from .demo_model import DemoModel
-from .keyboard import line_reader, listen_for_interrupts, pump_lines
+from .keyboard import listen_for_interrupts
 from .listings import hooks_as_data, show_hooks, show_json, show_tools, tools_as_data
 from .loading import load_agent
 from .screen import Screen
@@ -183,13 +184,14 @@ async def _open_chat(arguments: argparse.Namespace, terminal: Terminal, agent: A
                         _banner(notes, arguments, agent, choice, remembered, interactive)
                     view = View(outputs, notes, arguments.quiet, interrupts.lost, interactive)
                     manner = Manner(interactive, arguments.yes, arguments.timeout, choice.where, arguments.traceback)
-                    code = await _with_lines(terminal, runtime, agent, view, errors, manner, interrupts, arguments)
+                    with open_prompter(terminal.stdin, notes, terminal.environ, interactive=interactive) as prompter:
+                        code = await _with_lines(runtime, agent, view, errors, manner, interrupts, arguments, prompter)
                     if unread is not None and not interactive:
                         code = code or EXIT_ERROR
     if interrupts.output_lost:
         _drop_output(terminal.stdout)
         return EXIT_ERROR
-    if scope.cancelled_caught and not interactive:
+    if code == EXIT_INTERRUPTED and not interactive:
         errors.line("interrupted", "yellow")
     return code
 
@@ -204,7 +206,6 @@ async def _remembered(conversation: Conversation) -> tuple[int, StoreCorrupt | N
 
 
 async def _with_lines(
-    terminal: Terminal,
     runtime: Runtime,
     agent: Agent[Any],
     view: View,
@@ -212,6 +213,7 @@ async def _with_lines(
     manner: Manner,
     interrupts: _Interrupts,
     arguments: argparse.Namespace,
+    prompter: Prompter,
 ) -> int:
     send, receive = trio.open_memory_channel[str](math.inf if manner.interactive else 0)
     session = Session(
@@ -221,12 +223,13 @@ async def _with_lines(
         view,
         view.notes if manner.interactive else errors,
         receive,
+        prompter,
         manner,
         interrupts.scope.cancel,
     )
     interrupts.session = session
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(pump_lines, line_reader(terminal.stdin), send)
+        nursery.start_soon(prompter.pump, send)
         code = await session.converse()
         nursery.cancel_scope.cancel()
     return code

@@ -182,6 +182,14 @@ class Screen:
         self._column += size
         self._gap = self._word = ""
 
+    def draw_line(self, prompt: str, style: str, text: str, column: int, *, over: bool) -> None:
+        """Draw the line at a prompt anew, the cursor at `column`; if it is `over`, end it instead."""
+        line = "\r" + self.style(plain(prompt), style) + plain(text) + "\x1b[K"
+        if over:
+            self._put(line + "\n", open_line=False)
+        else:
+            self._put(line + "\r" + (f"\x1b[{column}C" if column else ""), open_line=True)
+
     def end_line(self) -> None:
         """End an open line, if there is one."""
         if self._word:
@@ -196,7 +204,8 @@ class Screen:
         if not self.colour or self._open or self._word:
             return
         self.clear_status()
-        self._put(self.style(fit(one_line(text), (self.width or 81) - 1), "dim"), open_line=False)
+        indent = text[: len(text) - len(text.lstrip(" "))]
+        self._put(self.style(fit(indent + one_line(text), (self.width or 81) - 1), "dim"), open_line=False)
         self._transient = True
 
     def clear_status(self) -> None:

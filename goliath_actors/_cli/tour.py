@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import final
 
 import attrs
+import trio
 
 from goliath_actors import open_runtime
 from goliath_actors.values import RuntimeStatistics
@@ -18,6 +19,8 @@ from .screen import Screen
 from .trouble import EXIT_ERROR, EXIT_OK
 
 __all__ = ["Tour"]
+
+SCENE_SECONDS = 5.0
 
 
 @final
@@ -58,8 +61,10 @@ class Tour:
         screen.line()
         screen.spans((f"{number:>2}  ", "cyan"), (scene.title, "bold"))
         screen.wrapped(scene.shows, "dim", indent="    ")
-        held = await scene.play(stage)
-        self._verdict(held, "held" if held else "this did not hold")
+        held = False
+        with trio.move_on_after(SCENE_SECONDS):  # a promise that is broken may also be a wait without end
+            held = await scene.play(stage)
+        self._verdict(held, scene.holds if held else f"this does not hold: {scene.holds}")
         return held
 
     def _verdict(self, held: bool, words: str) -> None:
