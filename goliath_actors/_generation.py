@@ -5,8 +5,10 @@ Floor 3. Used by the request room, which makes the attempts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from typing import Any
 
 import attrs
 import trio
@@ -40,11 +42,11 @@ class Generation:
     heard: Heard = attrs.Factory(Heard)
 
     async def run(
-        self, model: Model, request: ModelRequest, timeout: float
+        self, model: Model, request: ModelRequest, seconds: float
     ) -> tuple[ModelResponse | Exception, Usage | None]:
         """Make the call and book its usage exactly once.
 
-        Arguments: `timeout` in seconds; what takes longer is an unavailable model.
+        Arguments: what takes longer than `seconds` is an unavailable model.
 
         Returns: the response, or the provider's error; and the usage that was booked.
 
@@ -59,25 +61,23 @@ class Generation:
         told = False
         try:
             journal.emit(ModelStarted, role=request.role, attempt=request.attempt)
-            outcome = await self._timed(model, request, timeout)
+            outcome = await self._timed(model, request, seconds)
             error = describe(outcome) if isinstance(outcome, Exception) else None
             usage = self._book()
             told = True
-            seconds = trio.current_time() - start
-            journal.emit(
-                ModelFinished, role=request.role, attempt=request.attempt, usage=usage, error=error, seconds=seconds
-            )
+            journal.emit(ModelFinished, **self._facts(request, usage, error, start))
         except Exception as raised:
             error = describe(raised)
             raise
         finally:
             if not told:
                 usage = self._book()
-                seconds = trio.current_time() - start
-                journal.emit_closing(
-                    ModelFinished, role=request.role, attempt=request.attempt, usage=usage, error=error, seconds=seconds
-                )
+                journal.emit_closing(ModelFinished, **self._facts(request, usage, error, start))
         return outcome, usage
+
+    def _facts(self, request: ModelRequest, usage: Usage | None, error: str | None, start: float) -> dict[str, Any]:
+        seconds = trio.current_time() - start
+        return {"role": request.role, "attempt": request.attempt, "usage": usage, "error": error, "seconds": seconds}
 
     def _book(self) -> Usage | None:
         """Add the call's usage to the run's: the provider's word, or an estimate of a call that produced something."""
@@ -93,11 +93,13 @@ class Generation:
             self.work.journal.usage += usage
         return usage
 
-    async def _timed(self, model: Model, request: ModelRequest, timeout: float) -> ModelResponse | Exception:
-        with trio.move_on_after(timeout) as limit:
+    async def _timed(self, model: Model, request: ModelRequest, seconds: float) -> ModelResponse | Exception:
+        if seconds == math.inf:
+            return await self._read(model, request)
+        with trio.move_on_after(seconds) as limit:
             return await self._read(model, request)
         assert limit.cancelled_caught
-        return ModelUnavailable(f"no complete reply within {timeout:g} s", partial=self.heard.text)
+        return ModelUnavailable(f"no complete reply within {seconds:g} s", partial=self.heard.text)
 
     async def _read(self, model: Model, request: ModelRequest) -> ModelResponse | Exception:
         """Open the stream, read it to its end, close it."""

@@ -13,6 +13,7 @@ import attrs
 
 from ._journal import leaves
 from ._panel import RunStopped
+from ._text import clip
 from .abc import TokenCounter, ToolSpec
 from .errors import (
     ContextOverflow,
@@ -68,7 +69,7 @@ def describe(error: BaseException) -> str:
     """Return an error in one bounded line: its type and its text."""
     text = str(error).strip()
     line = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return line if len(line) <= DESCRIBE_AT_MOST else line[: DESCRIBE_AT_MOST - 1] + "…"
+    return clip(line, DESCRIBE_AT_MOST)
 
 
 def classify(error: BaseException) -> str:

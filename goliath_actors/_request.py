@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import attrs
@@ -221,7 +222,8 @@ class _Asking:
         self.scope, self.streamed, self.failed = trio.CancelScope(), None, []
         problem: Exception | None = None
         reply: Reply | None = None
-        with self.scope:
+        # Only a transform ends an attempt from inside; every other attempt is spared the scope.
+        with self.scope if wanted.visible and work.panel.hears("transform_stream") else nullcontext():
             try:
                 response = await work.panel.nest("around_model", question, self._generate, self._patched)
                 if self.broken is None:

@@ -5,11 +5,11 @@ Floor 3. Used by the room that makes one generation.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncIterator
 from typing import Any
 
 import attrs
+import trio
 
 from ._journal import RunJournal
 from .abc import ModelDone, ModelEvent, ModelResponse, ModelText, ModelToolCall, ModelUsage, assemble
@@ -40,6 +40,7 @@ class Screen:
 
 
 async def replayed(response: ModelResponse) -> AsyncIterator[ModelEvent]:
+    await trio.lowlevel.checkpoint()
     message = response.message
     if message.text:
         yield ModelText(message.text)
@@ -58,26 +59,9 @@ class Heard:
     finish: str | None = None
     error: Exception | None = None
 
-    async def source(self, events: Any) -> AsyncGenerator[ModelEvent, None]:
-        """Yield a model's events, taking note of each.
-
-        Raises: what the model raises; `ModelUnavailable` if it ends without saying that it is complete.
-        """
-        try:
-            async with AsyncExitStack() as stack:
-                iterator = aiter(events)
-                if hasattr(iterator, "aclose"):
-                    await stack.enter_async_context(aclosing(iterator))
-                async for event in iterator:
-                    if not isinstance(event, ModelEvent):
-                        raise ModelError(f"the model yielded {type(event).__name__}, which is no model event")
-                    self.take(event)
-                    yield event
-            if self.finish is None:
-                raise ModelUnavailable("the stream ended before the reply was complete", partial=self.text)
-        except Exception as error:
-            self.error = error
-            raise
+    def source(self, events: Any) -> Source:
+        """Return an iterator over a model's events that takes note of each."""
+        return Source(self, events)
 
     def take(self, event: ModelEvent) -> None:
         """Add one event."""
@@ -123,6 +107,53 @@ class Heard:
         """Return the assembled response; usage and the end are the provider's where a transform kept them back."""
         finish = self.finish or provider.finish or "unknown"
         return ModelResponse(assemble(self.text, self.tool_calls()), provider.usage, finish)
+
+
+# Why no async generator: one that yields inside the block that closes the model's iterator may never close it.
+class Source:
+    """A model's events, each noted in `heard` as it passes. Closing it closes the model's iterator.
+
+    Raises: what the model raises, noted as `heard.error`; `ModelUnavailable` if it ends without saying that the reply
+    is complete.
+    """
+
+    __slots__ = ("_events", "_heard", "_iterator")
+
+    def __init__(self, heard: Heard, events: Any) -> None:
+        self._heard = heard
+        self._events = events
+        self._iterator: AsyncIterator[Any] | None = None
+
+    def __aiter__(self) -> Source:
+        return self
+
+    async def __anext__(self) -> ModelEvent:
+        heard = self._heard
+        try:
+            if self._iterator is None:
+                self._iterator = aiter(self._events)
+            event = await anext(self._iterator, _END)
+            if event is _END and heard.finish is None:
+                raise ModelUnavailable("the stream ended before the reply was complete", partial=heard.text)
+            if event is not _END and not isinstance(event, ModelEvent):
+                raise ModelError(f"the model yielded {type(event).__name__}, which is no model event")
+        except Exception as error:
+            heard.error = error
+            raise
+        if event is _END:
+            raise StopAsyncIteration
+        noted: ModelEvent = event
+        heard.take(noted)
+        return noted
+
+    async def aclose(self) -> None:
+        """Close the model's iterator, if it can be closed."""
+        close = getattr(self._events if self._iterator is None else self._iterator, "aclose", None)
+        if close is not None:
+            await close()
+
+
+_END: Any = object()
 
 
 @attrs.define(eq=False)
