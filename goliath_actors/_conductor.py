@@ -85,9 +85,10 @@ class Conductor:
         check_window(work.window)
         try:
             return await self._drive(work, responded)
-        except RunStopped:
-            await forget_open_run(work)
-            raise
+        except RunStopped as stop:
+            stopped = stop
+        await forget_open_run(work)
+        raise stopped
 
     async def _drive(self, work: Work, responded: tuple[Respond, Responded] | None) -> Ending:
         work.journal.enter("recall")
