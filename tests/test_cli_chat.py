@@ -18,7 +18,7 @@ from goliath_actors._cli.view import View
 from goliath_actors.errors import ModelUnavailable
 from goliath_actors.hooks import AfterAnswer, BeforeRun, HookContext, OnFinish
 from goliath_actors.stores import InMemoryStore
-from goliath_actors.testing import Gate, Journal, ScriptedModel
+from goliath_actors.testing import FailingStore, Gate, Journal, ScriptedModel
 
 from .cli_stage import PLAIN, sitting
 
@@ -436,11 +436,8 @@ async def test_tools_lists_what_the_agent_may_do() -> None:
 
 
 async def test_a_failing_command_is_one_line() -> None:
-    class Broken(InMemoryStore):
-        async def load(self, key: str) -> Any:
-            raise OSError("the disk is gone")
-
-    async with sitting(answering(), store=Broken()) as user:
+    store = FailingStore(InMemoryStore(), {"load": OSError("the disk is gone")})
+    async with sitting(answering(), store=store) as user:
         assert await user.types("/memory") == "error: OSError: the disk is gone\nyou> "
 
 

@@ -165,9 +165,9 @@ async def _open_chat(arguments: argparse.Namespace, terminal: Terminal, agent: A
     )
     tell = partial(_tell, notes, arguments.quiet)
     code = EXIT_INTERRUPTED
+    interrupts = _Interrupts(trio.CancelScope())
     # Left by cancellation only if Ctrl-C came before there was anybody to ask, or twice.
-    with trio.CancelScope() as scope:
-        interrupts = _Interrupts(scope)
+    with interrupts.scope:
         with listen_for_interrupts(interrupts.heard):
             async with open_choice(wish, terminal.environ, tell, terminal.places) as choice:
                 if agent is None:
