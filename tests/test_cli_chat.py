@@ -10,7 +10,7 @@ from typing import Any
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from goliath_actors import Agent, Extension, Stop, ToolContext, tool
+from goliath_actors import Agent, Extension, RunResult, Stop, ToolContext, tool
 from goliath_actors._cli.assistant import Notebook, make_assistant
 from goliath_actors._cli.demo_model import DemoModel
 from goliath_actors._cli.screen import Screen
@@ -19,6 +19,7 @@ from goliath_actors.errors import ModelUnavailable
 from goliath_actors.hooks import AfterAnswer, BeforeRun, HookContext, OnFinish
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import FailingStore, Gate, Journal, ScriptedModel
+from goliath_actors.values import Waiting
 
 from .cli_stage import PLAIN, sitting
 
@@ -105,6 +106,14 @@ async def test_the_second_brain_shows_why_it_was_asked() -> None:
     async with sitting(agent) as user:
         shown = await user.types("prove it")
     assert shown == ("  plan    escalate: too hard\n  gave up conductor-asked: too hard\nthe cloud says so\n\nyou> ")
+
+
+async def test_calls_that_wait_for_an_answer_are_named() -> None:
+    out = io.StringIO()
+    screen = Screen.on(out, PLAIN)
+    waiting = Waiting("call-1", "book", {}, "which day?")
+    View(screen, screen).finish(RunResult("run-1", None, text="Soon.", waiting=(waiting,)))
+    assert out.getvalue() == "Soon.\n  waits   book waits for an answer (question, call-1): which day?\n"
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------

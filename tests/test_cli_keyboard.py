@@ -108,20 +108,26 @@ async def test_leaving_does_not_wait_for_a_key() -> None:
 
 
 async def test_every_ctrl_c_is_heard_in_the_loop_and_the_old_handler_comes_back() -> None:
-    before = signal.getsignal(signal.SIGINT)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in signals]
     heard: list[str] = []
-    with listen_for_interrupts(lambda: heard.append("ctrl-c")):
+    ended: list[int] = []
+    with listen_for_interrupts(lambda: heard.append("ctrl-c"), ended.append):
         for _ in range(keyboard.STUCK + 2):
             signal.raise_signal(signal.SIGINT)
             await wait_all_tasks_blocked()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.raise_signal(number)
+            await wait_all_tasks_blocked()
     assert heard == ["ctrl-c"] * (keyboard.STUCK + 2)
-    assert signal.getsignal(signal.SIGINT) is before
+    assert ended == [signal.SIGTERM, signal.SIGHUP]
+    assert [signal.getsignal(number) for number in signals] == before
 
 
 async def test_outside_the_main_thread_signals_are_left_alone() -> None:
     def other() -> None:
         async def listen() -> None:
-            with listen_for_interrupts(lambda: None):
+            with listen_for_interrupts(lambda: None, lambda number: None):
                 await trio.lowlevel.checkpoint()
 
         trio.run(listen)

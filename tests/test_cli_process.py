@@ -137,13 +137,14 @@ def at_a_terminal(
     )
     if ends is None:
         os.close(theirs)
+    person = Person(process, ours)
     try:
-        yield Person(process, ours)
+        yield person
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
-        os.close(ours)
+        os.close(person.terminal)
 
 
 @pytest.fixture
@@ -332,6 +333,29 @@ def test_ctrl_c_aborts_the_run_and_the_program_lives(slow: Path) -> None:
         person.waits_for("you> ")
         person.types("\x03")
         assert person.leaves() == 130
+
+
+def test_a_signal_that_ends_the_process_ends_it_in_order(slow: Path) -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        ours, theirs = pty.openpty()
+        before = termios.tcgetattr(theirs)
+        with at_a_terminal("chat", "slowbot:agent", folder=slow, ends=(ours, theirs)) as person:
+            person.waits_for("you> ")
+            person.types("wait please\n")
+            person.waits_for("WAITING")
+            person.process.send_signal(number)
+            person.waits_for("HEARD wait please aborted")
+            assert person.leaves() == 128 + number
+            assert termios.tcgetattr(theirs) == before
+        os.close(theirs)
+
+
+def test_a_terminal_that_goes_away_is_no_endless_wait() -> None:
+    with at_a_terminal("chat", "--model", "demo") as person:
+        person.waits_for("you> ")
+        ours, person.terminal = person.terminal, os.open(os.devnull, os.O_RDONLY)
+        os.close(ours)
+        assert person.leaves() in (0, 1, 129)
 
 
 def test_quit_during_a_run_aborts_it_and_leaves(slow: Path) -> None:

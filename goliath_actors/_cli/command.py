@@ -30,7 +30,7 @@ from .keyboard import listen_for_interrupts
 from .listings import hooks_as_data, show_hooks, show_json, show_tools, tools_as_data
 from .loading import load_agent
 from .screen import Screen
-from .trouble import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK, exit_code, explain
+from .trouble import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK, EXIT_SIGNAL, exit_code, explain
 from .view import View
 
 __all__ = ["Terminal", "run_command"]
@@ -64,7 +64,7 @@ def run_command(arguments: argparse.Namespace, terminal: Terminal) -> int:
     except (KeyboardInterrupt, Exception, BaseExceptionGroup) as error:  # one line for the user, the rest on request
         real = _first_leaf(error)
         if isinstance(real, KeyboardInterrupt):
-            errors.line("interrupted", "yellow")
+            errors.line("\ninterrupted" if errors.terminal else "interrupted", "yellow")
             return EXIT_INTERRUPTED
         if not isinstance(real, Exception):
             raise
@@ -72,9 +72,12 @@ def run_command(arguments: argparse.Namespace, terminal: Terminal) -> int:
             # Whoever read the output has left, as `head` does: nothing to say, and nobody to say it to.
             _drop_output(terminal.stdout)
             return EXIT_ERROR
-        errors.wrapped(explain(real), "red", first="error: ", indent="  ")
-        if arguments.traceback:
-            errors.line("".join(traceback.format_exception(real)).rstrip(), "dim")
+        try:
+            errors.wrapped(explain(real), "red", first="error: ", indent="  ")
+            if arguments.traceback:
+                errors.line("".join(traceback.format_exception(real)).rstrip(), "dim")
+        except OSError:  # the terminal went away with whatever the error was
+            pass
         return exit_code(real)
 
 
@@ -137,6 +140,12 @@ class _Interrupts:
     scope: trio.CancelScope
     session: Session | None = None
     output_lost: bool = False
+    signal: int | None = None
+
+    def ended(self, number: int) -> None:
+        """The process is asked to end: what runs is aborted, its observers are told."""
+        self.signal = number
+        self.scope.cancel()
 
     def lost(self) -> None:
         """Nobody reads the output any more: end, as for Ctrl-C, but quietly."""
@@ -168,7 +177,7 @@ async def _open_chat(arguments: argparse.Namespace, terminal: Terminal, agent: A
     interrupts = _Interrupts(trio.CancelScope())
     # Left by cancellation only if Ctrl-C came before there was anybody to ask, or twice.
     with interrupts.scope:
-        with listen_for_interrupts(interrupts.heard):
+        with listen_for_interrupts(interrupts.heard, interrupts.ended):
             async with open_choice(wish, terminal.environ, tell, terminal.places) as choice:
                 if agent is None:
                     agent = make_assistant(choice.model)
@@ -188,6 +197,8 @@ async def _open_chat(arguments: argparse.Namespace, terminal: Terminal, agent: A
                         code = await _with_lines(runtime, agent, view, errors, manner, interrupts, arguments, prompter)
                     if unread is not None and not interactive:
                         code = code or EXIT_ERROR
+    if interrupts.signal is not None:
+        return EXIT_SIGNAL + interrupts.signal
     if interrupts.output_lost:
         _drop_output(terminal.stdout)
         return EXIT_ERROR

@@ -92,8 +92,9 @@ async def pump_lines(readline: Callable[[], str], lines: trio.MemorySendChannel[
 
 
 @contextmanager
-def listen_for_interrupts(heard: Callable[[], None]) -> Iterator[None]:
-    """Call `heard` in the event loop for every Ctrl-C while the block lasts.
+def listen_for_interrupts(heard: Callable[[], None], ended: Callable[[int], None]) -> Iterator[None]:
+    """Call `heard` in the event loop for every Ctrl-C while the block lasts, and `ended` with the number of a signal
+    that asks the process to end (SIGTERM, SIGHUP), so that it ends in order.
 
     Outside the main thread, where Python has no signals, nothing is changed. A loop that somebody's code blocks cannot
     hear: the third Ctrl-C that nobody took ends the process with exit code 130.
@@ -122,9 +123,20 @@ def listen_for_interrupts(heard: Callable[[], None]) -> Iterator[None]:
         except trio.RunFinishedError:
             raise KeyboardInterrupt from None
 
+    def on_end(number: int, frame: FrameType | None) -> None:
+        try:
+            token.run_sync_soon(ended, number)
+        except trio.RunFinishedError:  # it came with the end of the program
+            pass
+
     # Any: Python's own type for handlers holds handlers that were not set from Python, too.
-    before: Any = signal.signal(signal.SIGINT, on_signal)
+    before: dict[signal.Signals, Any] = {signal.SIGINT: signal.signal(signal.SIGINT, on_signal)}
     try:
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            if number is not None:
+                before[number] = signal.signal(number, on_end)
         yield
     finally:
-        signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -28,6 +28,7 @@ __all__ = [
     "EXIT_ERROR",
     "EXIT_INTERRUPTED",
     "EXIT_OK",
+    "EXIT_SIGNAL",
     "EXIT_USAGE",
     "exit_code",
     "explain",
@@ -41,7 +42,8 @@ _TYPE = re.compile(r"^[A-Z]\w*(?:Error|Unavailable|Limited|Overflow|Refused|Requ
 EXIT_OK = 0
 EXIT_ERROR = 1
 EXIT_USAGE = 2  # argparse's own, and that of most command lines
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+EXIT_SIGNAL = 128  # plus the signal's number, as shells count
+EXIT_INTERRUPTED = 130  # SIGINT
 
 
 def exit_code(error: Exception) -> int:

@@ -143,6 +143,11 @@ class View:
         if result.stopped is not None and not self.quiet:
             stopped = result.stopped
             self._step("stopped", f"{stopped.extension} in {stopped.phase}: {stopped.reason}", "yellow")
+        for waiting in result.waiting:
+            payload = "" if waiting.payload is None else f": {waiting.payload}"
+            self._step(
+                "waits", f"{waiting.tool} waits for an answer ({waiting.kind}, {waiting.call_id}){payload}", "yellow"
+            )
 
     def end(self) -> None:
         """End whatever line is open."""
