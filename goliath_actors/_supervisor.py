@@ -186,14 +186,12 @@ async def _tell(row: str, hook: Hook, question: Question, panel: Panel, limits: 
     """Tell one observer; return a `KeyboardInterrupt` or `SystemExit` out of it, so that the next is told too."""
     journal = panel.journal
     journal.enter(row)
-    scope: trio.CancelScope | None = None
+    limit, start, scope = limits.limit, journal.since, None
     try:
         waiting = panel.tell(row, hook, question)
         if waiting is None:  # a plain method: it never waits, so there is nothing to shield or to cut off
             return None
-        limit, start = limits.limit, trio.current_time()
-        scope = limits.shield()
-        with scope:
+        with limits.shield() as scope:
             await panel.hear_out(row, hook, waiting)
     except (KeyboardInterrupt, SystemExit) as fatal:
         journal.note(hook.extension, row, fatal)
@@ -204,7 +202,7 @@ async def _tell(row: str, hook: Hook, question: Question, panel: Panel, limits: 
     finally:
         if scope is not None:
             limits.done(scope)
-    if scope.cancelled_caught:
+    if scope is not None and scope.cancelled_caught:
         cut = ObserverTimeout(limit if limit is not None else trio.current_time() - start)
         journal.note(hook.extension, row, cut)
         journal.emit_closing(HookDecision, extension=hook.extension, phase=row, decision="cut-off", reason=str(cut))

@@ -433,4 +433,5 @@ def test_a_run_cut_anywhere_with_an_error_in_place_keeps_every_promise(place: st
             try:
                 judge(played, cause, place)
             except AssertionError as problem:
-                raise AssertionError(f"error in {place}, cut by {cause} at {at} of {whole.steps}: {problem}") from problem
+                where = f"error in {place}, cut by {cause} at {at} of {whole.steps}"
+                raise AssertionError(f"{where}: {problem}") from problem
