@@ -88,9 +88,9 @@ async def remember(
     base = work.record.memory
     with trio.CancelScope(shield=True):
         candidate = await _fold(work, base, exchange, device_failed)
-        journal.enter("remember")
         kept = await _asked(work, candidate, exchange)
         if kept is not None:
+            journal.enter("remember")
             await _save(work, base, kept, exchange, failures)
 
 
