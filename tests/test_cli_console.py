@@ -49,7 +49,7 @@ class Hands:
     def does(self, script: Callable[[Hands], None]) -> None:
         try:
             script(self)
-        except Exception as error:  # noqa: BLE001  # shown by the test; the chat must end whatever happened here
+        except Exception as error:  # shown by the test; the chat must end whatever happened here
             self.failure = error
             self.types("\x03\x15\x04")
 

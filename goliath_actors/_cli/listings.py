@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from goliath_actors import Agent
-from goliath_actors.hooks import HOOKS, Row
+from goliath_actors.hooks import HOOKS, Composition, Row
 from goliath_actors.tools import Tool
 
 from .screen import Screen, cells, one_line
@@ -105,7 +105,8 @@ def _answers(row: Row) -> str:
 
 
 def _lenient(row: Row) -> str:
-    return row.lenient or "no"
+    # A failing observer is a diagnostic anyway.
+    return "-" if row.composition is Composition.OBSERVE else row.lenient or "no"
 
 
 def _asked_by(row: Row) -> str:
