@@ -345,3 +345,30 @@ async def test_abandoned_asks_are_skipped_and_the_mailbox_stays_bounded(autojump
         assert refused == 1000 - 11
         assert len(done) <= 11
         assert all(int(n) % 2 == 0 for n in done)
+
+
+async def test_a_late_subscriber_alone_first_gets_what_extensions_want_it_to_see() -> None:
+    from goliath_actors.events import Steered
+
+    class Board(Extension[Any]):
+        name = "board"
+
+        def snapshot(self) -> list[Any]:
+            return [Steered("board", None, 0, 0.0, text="now playing: chess")]
+
+    gate = Gate()
+
+    async def action(work: Work) -> str:
+        await gate.pass_through()
+        return "ok"
+
+    async with open_runtime(loop_agent(action, extensions=(Board(),))) as runtime:
+        run = runtime.submit("hi")
+        early = run.events()
+        await gate.wait_reached()
+        late = run.events()
+        gate.open()
+        result = await run.wait()
+        assert [event.kind async for event in early] == ["run-queued", "run-started", "run-finished"]
+        assert [event.kind async for event in late] == ["steered", "run-queued", "run-started", "run-finished"]
+    assert [event.kind for event in result.trace] == ["run-queued", "run-started", "run-finished"]
