@@ -214,6 +214,7 @@ def test_a_secret_never_comes_through(parts: list[str]) -> None:
 
 def test_a_secret_inside_markup_is_hidden_too() -> None:
     assert SCRUB("<p>sk-test-12345</p>") == "[secret]"
+    assert Scrubber(("sk<b>4711",))("the key sk<b>4711 is wrong") == "the key [secret] is wrong"
     assert "sk-test" not in repr(SCRUB)
 
 

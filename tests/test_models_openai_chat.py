@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -431,6 +432,24 @@ async def test_cancelling_in_the_middle_closes_the_connection() -> None:
         await closed(server)
 
 
+async def test_a_reply_whose_wait_was_cancelled_says_so_when_it_is_asked_again() -> None:
+    async with provider(Script([chunked(HI, last=False)], "open")) as server:
+        model = chat(server)
+        async with model.stream(ASK) as stream:
+            await anext(stream)
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await anext(stream)
+            with trio.move_on_after(0.01):
+                await anext(stream)
+            with pytest.raises(ModelUnavailable, match="an earlier wait for this reply was cancelled") as caught:
+                await anext(stream)
+            assert caught.value.partial == "Hi"
+            with pytest.raises(ModelUnavailable, match="an earlier wait"):
+                await anext(stream)
+        await closed(server)
+
+
 @pytest.mark.parametrize("failing", [False, True])
 async def test_leaving_early_closes_the_connection(failing: bool) -> None:
     async with provider(Script([chunked(HI, last=False)], "open")) as server:
@@ -499,6 +518,40 @@ async def test_a_client_of_the_application_can_be_left_early_and_cancelled() -> 
                     await anext(stream)
             assert scope.cancelled_caught
             await closed(server)
+            with trio.CancelScope() as scope:
+                async with model.stream(ASK) as stream:
+                    await anext(stream)
+                    scope.cancel()
+            await closed(server)
+
+
+class Reluctant(httpx.AsyncByteStream):
+    """A body of a foreign transport: closing it takes a checkpoint, and does not end who reads."""
+
+    closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield HI
+        await trio.sleep_forever()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.closed = True
+
+
+async def test_a_foreign_body_is_closed_also_where_everything_is_cancelled(autojump_clock: MockClock) -> None:
+    body = Reluctant()
+    headers = {"content-type": "text/event-stream"}
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, headers=headers, stream=body))
+    async with httpx.AsyncClient(transport=transport) as client:
+        model = OpenAIChat("m", base_url="http://x/v1", api_key="", http=client)
+        with trio.CancelScope() as scope:
+            async with model.stream(ASK) as stream:
+                assert await anext(stream) == ModelText("Hi")
+                scope.cancel()
+        assert scope.cancelled_caught
+        assert body.closed
+        assert trio.current_time() == pytest.approx(1)  # and it is not read for longer
 
 
 async def test_a_client_that_follows_redirects_does_not_carry_the_key_elsewhere() -> None:
@@ -567,4 +620,14 @@ async def test_a_reply_that_spent_its_allowance_on_reasoning_says_what_to_do() -
         with pytest.raises(ModelUnavailable, match="raise max_output_tokens") as caught:
             await collect(model)
         assert caught.value.code == "empty"
+        await model.aclose()
+
+
+@pytest.mark.parametrize("word", ["error", "abort"])
+async def test_a_reply_that_the_provider_gives_up_is_no_answer(word: str) -> None:
+    async with provider(Script([chunked(text_reply("Hi", reason=word))])) as server:
+        model = chat(server)
+        with pytest.raises(ModelUnavailable, match=f"finish reason '{word}'") as caught:
+            await collect(model)
+        assert (caught.value.code, caught.value.partial, caught.value.retryable) == ("truncated", "Hi", True)
         await model.aclose()

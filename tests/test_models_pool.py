@@ -177,6 +177,39 @@ async def test_one_stale_connection_makes_the_others_of_its_age_suspect() -> Non
         await pool.aclose()
 
 
+async def test_after_a_stale_connection_the_next_request_opens_one_though_another_was_given_back_meanwhile() -> None:
+    pool = Pool()
+    async with provider(OK, OK, Script([], "close"), OK) as server:
+        first = await pool.handle_async_request(request(server))
+        await fetch(pool, server)
+        with pytest.raises(StaleConnection):
+            await fetch(pool, server)
+        await first.aread()
+        await first.aclose()
+        assert pool.statistics() == PoolStatistics(in_flight=0, idle=1, opened=2, reused=1)
+        await fetch(pool, server)
+        await fetch(pool, server)
+        assert [seen.connection for seen in server.seen] == [0, 1, 1, 2, 2]
+        await pool.aclose()
+
+
+async def test_closing_is_done_also_where_everything_is_cancelled() -> None:
+    pool = Pool()
+    async with provider(OK) as server:
+        responses = [await pool.handle_async_request(request(server)) for _ in range(4)]
+        for response in responses[1:]:
+            await response.aread()
+            await response.aclose()
+        assert pool.statistics() == PoolStatistics(in_flight=1, idle=3, opened=4, reused=0)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await responses[0].aclose()
+            assert pool.statistics() == PoolStatistics(in_flight=0, idle=3, opened=4, reused=0)
+            await pool.aclose()
+        assert scope.cancelled_caught
+        await settled(server, 0)
+
+
 async def test_a_kept_connection_that_had_begun_to_answer_is_not_stale() -> None:
     pool = Pool()
     async with provider(OK, Script([b"HTTP/1.1 200 OK\r\ncontent-"], "close")) as server:

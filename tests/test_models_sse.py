@@ -78,7 +78,8 @@ def test_what_does_not_end_is_given_up_at_its_limit(framer: Framer) -> None:
 
 def test_many_lines_of_one_event_are_bounded_together() -> None:
     framer = ServerSentEvents(100)
-    assert framer.feed(b"data: " + b"x" * 80 + b"\n\n") == [Frame("x" * 80)]
+    for _ in range(3):  # one after the other they are not
+        assert framer.feed(b"data: " + b"x" * 80 + b"\n\n") == [Frame("x" * 80)]
     with pytest.raises(FrameTooLarge):
         for _ in range(12):
             framer.feed(b"data: 12345678\n")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goliath_actors.abc import ModelEvent, ModelRequest, ModelText, ModelToolCall
-from goliath_actors.errors import ModelError
+from goliath_actors.abc import ModelDone, ModelEvent, ModelRequest, ModelText, ModelToolCall, ModelUsage
+from goliath_actors.errors import ModelError, ModelUnavailable, Refused
 from goliath_actors.models._calls import Calls, Surrogates
 from goliath_actors.models._errors import Scrubber
 from goliath_actors.models._reply import Reply, usage_of
@@ -149,6 +149,19 @@ def test_neither_index_nor_ids_but_names() -> None:
     assert len({id for id, _, _ in found}) == 3
 
 
+def test_neither_index_nor_different_ids() -> None:
+    found = assembled([piece('{"x":1}', id="a", name="f")], [piece('{"x":2}', id="b", name="f")])
+    assert found == [("a", "f", '{"x":1}'), ("b", "f", '{"x":2}')]
+    calls = Calls()
+    calls.feed([piece('{"x":1}', id="a", name="f"), piece('{"y"', id="b", name="g")])
+    # The id of an earlier call with a name: another call if that one is whole, the rest of it if not.
+    [again] = calls.feed([piece('{"x":3}', id="a", name="f")])
+    assert again.index == 2
+    assert again.id not in (None, "a", "b")
+    [rest] = calls.feed([piece(":2}", id="b", name="g")])
+    assert rest == ModelToolCall(1, arguments=":2}")
+
+
 def test_one_index_for_several_calls_with_ids_of_their_own() -> None:
     assert assembled(
         [piece('{"x":1}', index=0, id="a", name="f"), piece('{"x":2}', index=0, id="b", name="f")],
@@ -280,6 +293,56 @@ def test_no_payload_makes_anything_but_a_model_error(payloads: list[object], who
     assert "".join(event.text for event in heard if isinstance(event, ModelText)) == reply.text
     indexes = {event.index for event in heard if isinstance(event, ModelToolCall)}
     assert indexes == set(range(len(indexes)))
+
+
+def chunk(text: str = "", reason: str | None = None, usage: dict[str, int] | None = None) -> Frame:
+    return Frame(json.dumps({"choices": [{"delta": {"content": text}, "finish_reason": reason}], "usage": usage}))
+
+
+def test_an_event_that_the_end_of_the_stream_has_cut_is_a_cut_and_no_nonsense() -> None:
+    reply = Reply(Scrubber())
+    assert reply.feed(chunk("Hi")) == [ModelText("Hi")]
+    assert reply.feed(Frame('{"choices": [{"del', cut=True)) == []
+    [*events], error = reply.end("cut off")
+    assert events == []
+    assert isinstance(error, ModelUnavailable)
+    assert (str(error), error.code, error.partial) == ("cut off", "truncated", "Hi")
+
+
+def test_the_same_usage_is_told_once() -> None:
+    reply = Reply(Scrubber())
+    counts = {"prompt_tokens": 3, "completion_tokens": 1}
+    assert reply.feed(chunk("a", usage=counts)) == [ModelText("a"), ModelUsage(Usage(3, 1))]
+    assert reply.feed(chunk("b", usage=counts)) == [ModelText("b")]
+    assert reply.feed(chunk("c", usage={**counts, "completion_tokens": 2})) == [ModelText("c"), ModelUsage(Usage(3, 2))]
+
+
+@pytest.mark.parametrize("reason", ["content_filter", "SAFETY", "content_filter: hate"])
+def test_a_filter_is_not_taken_back_by_a_later_reason(reason: str) -> None:
+    reply = Reply(Scrubber())
+    reply.feed(chunk("Hi", reason))
+    reply.feed(chunk("", "stop"))
+    _, error = reply.end("")
+    assert isinstance(error, Refused)
+    assert (error.code, error.partial) == ("content_filter", "Hi")
+
+
+@pytest.mark.parametrize("reason", ["length", "MAX_TOKENS", "model_length"])
+def test_a_reply_that_was_too_long_has_one_word_for_it(reason: str) -> None:
+    reply = Reply(Scrubber())
+    reply.feed(chunk("Hi", reason))
+    assert reply.end("") == ([ModelDone("length")], None)
+
+
+@pytest.mark.parametrize("data", ['{"message": "broken"}', '{"detail": "broken"}', '"broken"', "broken"])
+def test_an_event_named_error_is_one_whatever_it_holds(data: str) -> None:
+    with pytest.raises(ModelUnavailable, match="broken"):
+        Reply(Scrubber()).feed(Frame(data, "error"))
+
+
+def test_other_choices_than_the_first_are_not_mixed_in() -> None:
+    choices = [{"index": 1, "delta": {"content": "no"}}, {"index": 0, "delta": {"content": "yes"}}]
+    assert Reply(Scrubber()).feed(Frame(json.dumps({"choices": choices}))) == [ModelText("yes")]
 
 
 def test_deep_nesting_is_no_reply() -> None:

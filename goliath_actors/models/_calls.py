@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import final
 
 import attrs
@@ -86,10 +86,10 @@ class Calls:
         """
         events: list[ModelToolCall] = []
         for piece in pieces:
-            if not isinstance(piece, Mapping):
+            if not isinstance(piece, dict):
                 continue
             function = piece.get("function")
-            if not isinstance(function, Mapping):
+            if not isinstance(function, dict):
                 function = {}
             name, label = function.get("name"), piece.get("id")
             name = name if isinstance(name, str) else ""

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC
 
 import attrs
@@ -122,7 +122,7 @@ class Report:
         """Return the report in a decoded JSON payload, or None if it is no error."""
         if isinstance(payload, list):
             return cls.find(payload[0]) if payload else None
-        if not isinstance(payload, Mapping):
+        if not isinstance(payload, dict):
             return None
         error = payload.get("error")
         if error is None and payload.get("errors"):
@@ -140,10 +140,10 @@ class Report:
             return cls(error)
         if isinstance(error, list):
             return cls.of(error[0]) if error else cls()
-        if not isinstance(error, Mapping):
+        if not isinstance(error, dict):
             return cls("" if error is None or isinstance(error, bool) else str(error))
         nested = error.get("error")
-        if isinstance(nested, (Mapping, list)) and nested:
+        if isinstance(nested, (dict, list)) and nested:
             return cls.of(nested)
         status: int | None = None
         codes: list[str] = []
@@ -156,7 +156,7 @@ class Report:
             elif isinstance(word, str) and word:
                 codes.append(word)
         inner = error.get("innererror")
-        if isinstance(inner, Mapping) and isinstance(inner.get("code"), str):
+        if isinstance(inner, dict) and isinstance(inner.get("code"), str):
             codes.append(inner["code"])
         return cls(_message_of(error), tuple(codes), status)
 
@@ -167,7 +167,7 @@ def _message_of(error: Mapping[str, object]) -> str:
         if isinstance(said, str) and said.strip():
             return said
         if isinstance(said, list) and said:
-            parts = [item.get("msg") if isinstance(item, Mapping) else item for item in said]
+            parts = [item.get("msg") if isinstance(item, dict) else item for item in said]
             return "; ".join(part for part in parts if isinstance(part, str))
     return ""
 
@@ -281,7 +281,7 @@ def _report_of(content_type: str, body: bytes) -> Report:
         payload = json.loads(text)
     except (ValueError, RecursionError):
         return Report(text)
-    if isinstance(payload, Mapping | Sequence) and payload:
+    if isinstance(payload, (dict, list)) and payload:
         return Report.find(payload) or Report.of(payload)
     return Report()
 

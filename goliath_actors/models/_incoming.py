@@ -77,6 +77,7 @@ class Incoming(AsyncIterator[ModelEvent]):
     _error: ModelError | None = attrs.field(default=None, init=False)
     _begun: bool = attrs.field(default=False, init=False)
     _over: bool = attrs.field(default=False, init=False)
+    _waiting: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._chunks = _bytes_of(self._response)
@@ -133,6 +134,12 @@ class Incoming(AsyncIterator[ModelEvent]):
 
     async def _receive(self) -> None:
         """Wait for the next bytes, and turn them, their end or their absence into events."""
+        if self._waiting:
+            # A cancelled wait has closed the connection: what would come now is not the server's doing.
+            text = "an earlier wait for this reply was cancelled, so it cannot go on"
+            self._fail(ModelUnavailable(text, code="truncated", partial=self._reply.text))
+            return
+        self._waiting = True
         since = trio.current_time()
         chunk: bytes | None = None
         broken: httpx.HTTPError | None = None
@@ -141,6 +148,7 @@ class Incoming(AsyncIterator[ModelEvent]):
                 chunk = await anext(self._chunks, None)
             except httpx.HTTPError as error:
                 broken = error
+        self._waiting = False
         self._left -= trio.current_time() - since
         if scope.cancelled_caught:
             self._silent()

@@ -8,7 +8,7 @@ without either it was cut off.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import final
 
 from goliath_actors.abc import ModelDone, ModelEvent, ModelText, ModelUsage
@@ -23,7 +23,10 @@ __all__ = ["Reply", "usage_of"]
 
 _LENGTH = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
 _FILTERED = frozenset({"content_filter", "content_filtered", "prohibited_content", "refusal", "safety"})
+_BROKEN = frozenset({"abort", "aborted", "cancelled", "error"})
 _MOST_TOKENS = 1_000_000_000
+# NaN and Infinity are no JSON, but some servers write them into fields that nobody needs: they become None.
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 
 
 @final
@@ -81,7 +84,7 @@ class Reply:
         report = Report.find(payload) or (Report.of(payload) if frame.event == "error" else None)
         if report is not None:
             raise from_report(report, self._scrub, partial=self.text)
-        if not isinstance(payload, Mapping):
+        if not isinstance(payload, dict):
             return []
         if "choices" not in payload and "done" in payload:
             return self._line(payload)
@@ -99,14 +102,14 @@ class Reply:
             kind = "a web page" if frame.data.lstrip().startswith("<") else "something that is not JSON"
             raise self._unusable(f"the server sent {kind} instead of a reply: {self._scrub(frame.data, 150)}") from None
         report = Report.find(payload)
-        fields = payload if isinstance(payload, Mapping) else {}
+        fields = payload if isinstance(payload, dict) else {}
         if report is None and "choices" not in fields and isinstance(fields.get("message"), str):
             report = Report.of(payload)
         if report is not None:
             raise from_report(report, self._scrub, partial=self.text)
         if "choices" in fields:
             events = [*self._choice(_first_choice(fields), whole=True), *self._count(fields.get("usage"))]
-        elif isinstance(fields.get("message"), Mapping):
+        elif isinstance(fields.get("message"), dict):
             events = self._line(fields)
         else:
             raise self._unusable(f"the server sent JSON that is no reply: {self._scrub(frame.data, 150)}")
@@ -133,6 +136,9 @@ class Reply:
                 code="content_filter" if self._finish == "content_filter" else "refusal",
                 partial=self.text or refusal,
             )
+        if self._finish in _BROKEN:
+            why = f"the provider gave the reply up (finish reason {self._finish!r})"
+            return events, ModelUnavailable(why, code="truncated", partial=self.text)
         if not self._calls and not self.text.strip():
             why = "the model's reply is empty"
             if self._finish == "length":
@@ -145,9 +151,9 @@ class Reply:
             return []
         events: list[ModelEvent] = []
         delta = choice.get("delta")
-        if not isinstance(delta, Mapping):
+        if not isinstance(delta, dict):
             delta = choice.get("message")
-        if isinstance(delta, Mapping):
+        if isinstance(delta, dict):
             events = self._delta(delta, whole)
         reason = choice.get("finish_reason")
         if isinstance(reason, str) and reason.strip():
@@ -177,7 +183,7 @@ class Reply:
         """One line of the older dialect of a local server: `message`, `done`, and counts of its own."""
         events: list[ModelEvent] = []
         message = payload.get("message")
-        if isinstance(message, Mapping):
+        if isinstance(message, dict):
             events = self._delta(message, whole=True)
         if payload.get("done"):
             reason = payload.get("done_reason")
@@ -208,7 +214,7 @@ class Reply:
 
 def usage_of(reported: object) -> Usage | None:
     """Return the tokens that a provider reports, or None if it reports none or what cannot be."""
-    if not isinstance(reported, Mapping):
+    if not isinstance(reported, dict):
         return None
     counts: list[int] = []
     for names in (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens")):
@@ -228,7 +234,7 @@ def usage_of(reported: object) -> Usage | None:
 
 def _detail(reported: Mapping[str, object], group: str, name: str) -> int:
     details = reported.get(group)
-    value = details.get(name) if isinstance(details, Mapping) else None
+    value = details.get(name) if isinstance(details, dict) else None
     return int(value) if value is not None and _is_count(value) else 0
 
 
@@ -240,11 +246,11 @@ def _is_count(value: object) -> bool:
 
 def _first_choice(payload: Mapping[str, object]) -> Mapping[str, object] | None:
     choices = payload.get("choices")
-    if not isinstance(choices, Sequence) or isinstance(choices, str):
+    if not isinstance(choices, list):
         return None
     for choice in choices:
         # Only one reply was asked for; further ones would be mixed into it.
-        if isinstance(choice, Mapping) and choice.get("index") in (None, 0):
+        if isinstance(choice, dict) and choice.get("index") in (None, 0):
             return choice
     return None
 
@@ -259,7 +265,7 @@ def _parts(content: object) -> list[tuple[str, str]]:
     for part in content:
         if isinstance(part, str):
             found.append(("text", part))
-        elif isinstance(part, Mapping) and part.get("type") in ("text", "output_text", "refusal", None):
+        elif isinstance(part, dict) and part.get("type") in ("text", "output_text", "refusal", None):
             kind = "refusal" if part.get("type") == "refusal" else "text"
             piece = part.get(kind)
             if isinstance(piece, str):
@@ -268,6 +274,5 @@ def _parts(content: object) -> list[tuple[str, str]]:
 
 
 def _decode(data: str) -> object:
-    # NaN and Infinity are no JSON, but some servers write them into fields that nobody needs: they become None.
-    decoded: object = json.loads(data, parse_constant=lambda _: None)
+    decoded: object = _DECODER.decode(data)
     return decoded
