@@ -131,13 +131,15 @@ class RunJournal:
         self._wake()
         return event, (self._tell(event) if self.callbacks else None)
 
+    @trio.lowlevel.disable_ki_protection  # application code, also where an event is told in a protected place
     def _tell(self, event: Event) -> Exception | None:
         first: Exception | None = None
         for callback in self.callbacks:
             try:
                 callback(event)
             except Exception as error:  # noqa: BLE001  # handed to the caller, who decides
-                first = first or error
+                if first is None:  # not `or`: an exception may have a length, or a truth of its own
+                    first = error
         return first
 
     def _wake(self) -> None:
@@ -219,6 +221,28 @@ def leaves(error: BaseException) -> Iterable[BaseException]:
             yield from leaves(inner)
     elif not isinstance(error, trio.Cancelled):
         yield error
+
+
+def single(error: BaseException) -> BaseException | None:
+    """Reduce a group to its one real error; of several, prefer what ends the program, else keep a group of them.
+
+    Returns: None if nothing but cancellations is in the group; what is no group as it is.
+    """
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    real = list({id(leaf): leaf for leaf in leaves(error)}.values())
+    for leaf in real:
+        if not isinstance(leaf, Exception):
+            return leaf
+    return real[0] if len(real) == 1 else error.split(trio.Cancelled)[1]
+
+
+def in_words(error: BaseException) -> str:
+    """Return an error's text, or the name of its type where it has none, or where its `__str__` fails."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001  # an application's class: that it cannot speak must not hide that it was raised
+        return type(error).__name__
 
 
 class EventStream:

@@ -18,7 +18,7 @@ from typing import Literal
 import attrs
 import trio
 
-from ._journal import RunJournal, leaves
+from ._journal import RunJournal, single
 from ._mailbox import Run
 from ._panel import Panel
 from ._roster import Hook
@@ -66,8 +66,9 @@ class ObserverLimits:
 
 
 class _Witness:
-    """Sees what passes, without catching it: the error that a cancellation replaced in a `finally` (§P), and what is no
-    `Exception` and nobody here may name."""
+    """Sees what leaves a run inside its scope: the error that a cancellation replaced in a `finally` (§P), what is no
+    `Exception` and nobody here may name, and a `Cancelled` that is no cancellation. Only that one goes no further.
+    """
 
     __slots__ = ("passed", "replaced")
 
@@ -78,12 +79,72 @@ class _Witness:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, trio.Cancelled):
-            if isinstance(error.__context__, Exception):
-                self.replaced = error.__context__
-        elif error is not None and not isinstance(error, BaseExceptionGroup):
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if error is None:
+            return False
+        if _only_cancelled(error):
+            if trio.current_effective_deadline() != -math.inf:
+                self.passed = _stray()
+                return True
+            self.replaced = _replaced(error)
+        elif not isinstance(error, BaseExceptionGroup):
             self.passed = error
+        return False
+
+
+class _Held:
+    """Holds back what leaves an observer until everybody was told: `fatal` if it ends the program (R12)."""
+
+    __slots__ = ("fatal", "raised")
+
+    def __init__(self) -> None:
+        self.raised: BaseException | None = None
+        self.fatal: BaseException | None = None
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if error is None:
+            return False
+        # Observers are told under a shield, where no cancellation arrives from outside.
+        self.raised = _stray() if _only_cancelled(error) else single(error)
+        if not isinstance(self.raised, Exception):
+            self.fatal = self.raised
+        return True
+
+
+def _only_cancelled(error: BaseException) -> bool:
+    real = single(error)
+    return real is None or isinstance(real, trio.Cancelled)
+
+
+# Why a stray `Cancelled` goes no further: code of the run kept one to raise it later, or held a scope across a yield.
+# No scope would take it but that of the nursery of all runs, which would end every one of them without a word (R17).
+def _stray() -> RuntimeError:
+    return RuntimeError(
+        "a trio.Cancelled came out that belongs to no cancel scope around it; never keep one to raise it later, and "
+        "hold no cancel scope or nursery across a yield"
+    )
+
+
+def _replaced(error: BaseException) -> Exception | None:
+    """Return the error that was on its way out when a cancellation took its place, however often one did."""
+    pending: list[BaseException] = [error]
+    seen: set[int] = set()
+    while pending:
+        link = pending.pop()
+        if id(link) in seen:
+            continue
+        seen.add(id(link))
+        if isinstance(link, trio.Cancelled):
+            pending.extend([] if link.__context__ is None else [link.__context__])
+        elif isinstance(link, BaseExceptionGroup) and single(link) is None:
+            pending.extend(reversed(link.exceptions))
+        else:
+            real = single(link)
+            return real if isinstance(real, Exception) else None
+    return None
 
 
 async def supervise(
@@ -121,20 +182,10 @@ async def supervise(
     finally:
         # Invariant 7: no checkpoint between leaving the scope and the shield.
         run.state = "finishing"
-        fatal_error = await _conclude(run, finished, _single(error) or witness.passed, witness.replaced, panel, limits)
+        error = witness.passed if error is None else single(error)
+        fatal_error = await _conclude(run, finished, error, witness.replaced, panel, limits)
         if fatal_error is not None:
             report_fatal(fatal_error)
-
-
-def _single(error: BaseException | None) -> BaseException | None:
-    """Reduce a group of one real error to that error; of several, prefer what ends the program."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error
-    real = list(leaves(error))
-    for leaf in real:
-        if not isinstance(leaf, Exception):
-            return leaf
-    return real[0] if len(real) == 1 else error
 
 
 async def _conclude(
@@ -161,52 +212,60 @@ async def _conclude(
         origin = "abort"
 
     # Every observer that waits has a shield of its own; from one to the next there is no checkpoint either.
-    if error is not None:
-        for hook in panel.hooks("on_error"):
-            question: Question = OnError(error, origin or "harness", tuple(journal.steps), journal.trace)
-            fatal = await _tell("on_error", hook, question, panel, limits) or fatal
-    hooks = panel.hooks("on_finish")
-    if hooks:
+    held = _Held()
+    try:
+        if error is not None:
+            for hook in panel.hooks("on_error"):
+                question: Question = OnError(error, origin or "harness", tuple(journal.steps), journal.trace)
+                told = await _tell("on_error", hook, question, panel, limits)
+                fatal = fatal if told is None else told
+        hooks = panel.hooks("on_finish")
+        if hooks:
+            outcome = _outcome(finished, error, origin, abort, journal)
+            for hook in hooks:
+                question = OnFinish(outcome, tuple(journal.diagnostics))
+                told = await _tell("on_finish", hook, question, panel, limits)
+                fatal = fatal if told is None else told
+        status, reason = _words(finished, error, abort)
+        where = None if error is None else (abort.phase if abort is not None else phase)
+        with held:
+            journal.emit_closing(RunFinished, status=status, reason=reason, phase=where, usage=journal.usage)
+        if held.raised is not None:
+            journal.note("on_event", RunFinished.kind, held.raised)
+    finally:
+        # Invariant (4): whatever happened, whoever waits is answered.
         outcome = _outcome(finished, error, origin, abort, journal)
-        for hook in hooks:
-            question = OnFinish(outcome, tuple(journal.diagnostics))
-            fatal = await _tell("on_finish", hook, question, panel, limits) or fatal
-
-    status, reason = _words(finished, error, abort)
-    where = None if error is None else (abort.phase if abort is not None else phase)
-    journal.emit_closing(RunFinished, status=status, reason=reason, phase=where, usage=journal.usage)
-    outcome = _outcome(finished, error, origin, abort, journal)
-    if error is not None and not run.replied:
-        _attach(error, journal)
-    run.end(outcome)
-    return fatal
+        if error is not None and not run.replied:
+            _attach(error, journal)
+        run.end(outcome)
+    return fatal if held.fatal is None else held.fatal
 
 
 async def _tell(row: str, hook: Hook, question: Question, panel: Panel, limits: ObserverLimits) -> BaseException | None:
-    """Tell one observer; return a `KeyboardInterrupt` or `SystemExit` out of it, so that the next is told too."""
+    """Tell one observer; return what out of it ends the program, so that the next is told too."""
     journal = panel.journal
     journal.enter(row)
-    limit, start, scope = limits.limit, journal.since, None
-    try:
+    limit, start = limits.limit, journal.since
+    scope: trio.CancelScope | None = None
+    held = _Held()
+    with held:
         waiting = panel.tell(row, hook, question)
-        if waiting is None:  # a plain method: it never waits, so there is nothing to shield or to cut off
-            return None
-        with limits.shield() as scope:
-            await panel.hear_out(row, hook, waiting)
-    except (KeyboardInterrupt, SystemExit) as fatal:
-        journal.note(hook.extension, row, fatal)
-        return fatal
-    except BaseExceptionGroup as group:
-        journal.note(hook.extension, row, _single(group) or group)
-        return None
-    finally:
-        if scope is not None:
-            limits.done(scope)
-    if scope is not None and scope.cancelled_caught:
-        cut = ObserverTimeout(limit if limit is not None else trio.current_time() - start)
-        journal.note(hook.extension, row, cut)
-        journal.emit_closing(HookDecision, extension=hook.extension, phase=row, decision="cut-off", reason=str(cut))
-    return None
+        if waiting is not None:  # a plain method never waits: there is nothing to shield or to cut off
+            scope = limits.shield()
+            with scope:
+                await panel.hear_out(row, hook, waiting)
+    if scope is not None:
+        limits.done(scope)
+        if scope.cancelled_caught:
+            cut = ObserverTimeout(limit if limit is not None else trio.current_time() - start)
+            journal.note(hook.extension, row, cut)
+            with held:
+                journal.emit_closing(
+                    HookDecision, extension=hook.extension, phase=row, decision="cut-off", reason=str(cut)
+                )
+    if held.raised is not None:
+        journal.note(hook.extension, row, held.raised)
+    return held.fatal
 
 
 def _abort_of(run: Run, phase: str) -> Abort:
@@ -259,5 +318,5 @@ def _attach(error: BaseException, journal: RunJournal) -> None:
     """Hang the diagnostics on an error that its caller will see (design §4)."""
     try:
         error.goliath_diagnostics = tuple(journal.diagnostics)  # type: ignore[attr-defined]
-    except AttributeError:
-        pass  # an exception class with slots takes no attributes; its diagnostics are in the outcome's trace
+    except Exception:  # noqa: BLE001  # an application's class: some take no attributes, and each says so in its way
+        pass  # its diagnostics are in the run's journal
