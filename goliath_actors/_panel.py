@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
-from ._journal import RunJournal
+from ._journal import RunJournal, in_words, single
 from ._roster import Hook, Roster
 from .errors import GoliathExtensionError
 from .events import Event, HookDecision
@@ -229,7 +229,7 @@ class Panel:
                 answer = _validated(row, question, answer)
         except Exception as error:  # noqa: BLE001  # H4: it becomes the extension's error, or a lenient one's skip
             journal.place = None
-            answer = self._failed(row, hook, error)
+            answer = self._failed(row, hook, _bare(error))
         journal.place = None
         await trio.lowlevel.checkpoint_if_cancelled()
         return answer
@@ -238,15 +238,15 @@ class Panel:
         if hook.lenient and row.lenient is not None:
             self.journal.note(hook.extension, row.name, error)
             if row.lenient == "deny":
-                return Deny(str(error) or type(error).__name__)
+                return Deny(in_words(error))
             self.journal.emit(
-                HookDecision, extension=hook.extension, phase=row.name, decision="skipped", reason=_words(error)
+                HookDecision, extension=hook.extension, phase=row.name, decision="skipped", reason=in_words(error)
             )
             return None
         raise self._extension_error(row.name, hook, error) from error
 
     def _extension_error(self, row: str, hook: Hook, error: Exception) -> GoliathExtensionError:
-        wrapped = GoliathExtensionError(hook.extension, row, _words(error))
+        wrapped = GoliathExtensionError(hook.extension, row, in_words(error))
         self.journal.blame(wrapped, "extension")
         return wrapped
 
@@ -297,14 +297,16 @@ class Panel:
         hook = hooks[depth]
         passed: list[BaseException] = []
         result: T = _NOTHING
+        called = False
 
         async def call_next(patch: Any = None) -> T:
-            nonlocal result
+            nonlocal result, called
             following = question
             if patch is not None:
                 if patched is None:
                     raise TypeError(f"call_next of {row.name} takes no argument")
                 following = patched(question, patch)
+            called, result = True, _NOTHING
             try:
                 result = await self._layer(row, hooks, depth + 1, following, inner, patched)
             except Exception as error:
@@ -312,6 +314,8 @@ class Panel:
                 raise
             return result
 
+        out_of_group: Exception | None = None
+        answer: Any = None
         try:
             answer = hook.call(self._context(hook), question.fork(), call_next)
             if answer is not None and _awaitable(answer):
@@ -321,12 +325,26 @@ class Panel:
         except Exception as error:
             if any(error is known for known in passed):
                 raise
-            raise self._extension_error(row.name, hook, error) from error
+            bare = _bare(error)
+            if all(bare is not known for known in passed):
+                raise self._extension_error(row.name, hook, bare) from bare
+            out_of_group = bare
+        if out_of_group is not None:
+            raise out_of_group
         await trio.lowlevel.checkpoint_if_cancelled()
-        if answer is None:  # no opinion: the inner result stands; a hook that asked for none gets out of the way
-            return result if result is not _NOTHING else await call_next()
-        value: T = answer
-        return value
+        if answer is not None:
+            value: T = answer
+            return value
+        # No opinion: what came of the last call stands, and a hook that made none gets out of the way. Nothing is done
+        # a second time because a hook kept an error, or its own time limit, to itself.
+        if result is not _NOTHING:
+            return result
+        if not called:
+            return await call_next()
+        if passed:
+            raise passed[-1]
+        problem = TypeError(f"it cut {row.name} short and returned nothing in its place")
+        raise self._extension_error(row.name, hook, problem) from problem
 
     # --- pipe -------------------------------------------------------------------------------------------------------
 
@@ -362,13 +380,19 @@ class Panel:
     async def _guarded(
         self, row: str, hook: Hook, stream: Any, passed: list[BaseException]
     ) -> AsyncGenerator[Any, None]:
+        out_of_group: Exception | None = None
         try:
             async for event in stream:
                 yield event
         except Exception as error:
             if any(error is known for known in passed):
                 raise
-            raise self._extension_error(row, hook, error) from error
+            bare = _bare(error)
+            if all(bare is not known for known in passed):
+                raise self._extension_error(row, hook, bare) from bare
+            out_of_group = bare
+        if out_of_group is not None:
+            raise out_of_group
 
     # --- observe ----------------------------------------------------------------------------------------------------
 
@@ -412,7 +436,7 @@ class Panel:
         try:
             await waiting
         except Exception as error:  # noqa: BLE001  # an observer changes nothing
-            journal.note(hook.extension, row, error)
+            journal.note(hook.extension, row, _bare(error))
         journal.place = None
 
     # --- contributions ----------------------------------------------------------------------------------------------
@@ -440,8 +464,10 @@ def _awaitable(answer: Any) -> bool:
     return type(answer) is CoroutineType or hasattr(answer, "__await__")
 
 
-def _words(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+def _bare(error: Exception) -> Exception:
+    """A hook may have a nursery of its own: the group that it makes of a single error is nobody's error (R10)."""
+    real = single(error)
+    return real if isinstance(real, Exception) else error
 
 
 def _validated(row: Row, question: Question, answer: Any) -> Any:
