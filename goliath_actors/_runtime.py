@@ -238,6 +238,7 @@ class Runtime:
             )
         options = RunOptions(confirm, finish_timeout=self._finish_timeout)
         run = self._make_run(entry, None, f"invoke {name}", context, math.inf, options, None)
+        run.journal.callbacks = ()  # there is no run, so there are no events of one; hooks are asked all the same
         panel = self._panel(entry, run)
         threads = ConversationThreads(self._threads)
         work = make_work(entry.agent, run, panel, self.store, entry.key(None), Health(), threads)
@@ -429,6 +430,8 @@ class Runtime:
         envelope = actor.current
         assert envelope is not None
         assert self._nursery is not None
+        if isinstance(envelope, Run):
+            self._running += 1  # it has its turn from here on, though its task takes its first step a tick later
         start = self._nursery.start_soon
         envelope.context_vars.run(lambda: start(self._turn, actor, envelope, name=actor.label))
 
@@ -445,7 +448,6 @@ class Runtime:
 
     async def _run_turn(self, actor: Actor, run: Run) -> None:
         current_run.set(run)
-        self._running += 1
         entry: Entry = actor.entry
         panel = self._panel(entry, run)
         run.snapshots = panel.snapshots

@@ -156,6 +156,21 @@ async def test_max_waiting_bounds_the_whole_runtime_but_not_what_starts_at_once(
         gate.open()
 
 
+async def test_what_has_its_turn_is_not_waiting_even_before_its_task_has_stepped() -> None:
+    gate = Gate()
+    async with open_runtime(loop_agent(gated(gate)), max_running=4, max_waiting=10) as runtime:
+        accepted = refused = 0
+        for n in range(30):
+            try:
+                runtime.submit("hi", conversation_id=str(n))
+                accepted += 1
+            except MailboxFull:
+                refused += 1
+        assert (accepted, refused) == (14, 16)
+        assert (runtime.statistics().running, runtime.statistics().waiting) == (4, 10)
+        gate.open()
+
+
 async def test_a_closed_runtime_refuses() -> None:
     async with open_runtime(loop_agent()) as runtime:
         pass
