@@ -10,7 +10,7 @@ Floor 7. `Actor` is a slotted object without a task; `Turns` gives actors their 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
@@ -134,8 +134,8 @@ class Turns:
     limit: int | None
     start: Callable[[Actor], None]
     running: int = 0
-    # Invariant: an actor in the line that is still to be started has `in_line`; a stale entry has not and is skipped.
-    _line: deque[Actor] = attrs.Factory(deque)
+    # Invariant: exactly the actors that are `in_line`, in the order in which their heads became ready.
+    _line: OrderedDict[Actor, None] = attrs.Factory(OrderedDict)
 
     def would_start(self, actor: Actor) -> bool:
         """Say whether a head that becomes ready now would begin at once."""
@@ -149,33 +149,40 @@ class Turns:
             self._start(actor, slot=False)
         else:
             actor.in_line = True
-            self._line.append(actor)
+            self._line[actor] = None
 
     def over(self, actor: Actor, envelope: Run | Job) -> None:
         """The actor's head is over; its slot goes to whoever has waited longest, and what was lent to it goes back."""
         if isinstance(envelope, Run):
-            actor.sponsors -= envelope.lenders
-            envelope.lenders = 0
+            for wait in envelope.waits_for:  # of tasks that outlive the run: its slot is no longer theirs to lend
+                if wait.lent:
+                    wait.lent = False
+                    self.unlend(wait.target)
+        actor.sponsors -= envelope.lenders
+        envelope.lenders = 0
         if actor.has_slot:
             actor.has_slot = False
             self.running -= 1
         self._fill()
 
-    def lend(self, run: Run) -> None:
-        """Another run waits for this one: until it does not, heads of its conversation need no slot of their own."""
-        actor: Actor = run.conversation
-        run.lenders += 1
+    @trio.lowlevel.enable_ki_protection
+    def lend(self, target: Run | Job) -> None:
+        """A run waits for this one: until it does not, heads of the target's conversation need no slot of their own."""
+        actor: Actor = target.conversation
+        target.lenders += 1
         actor.sponsors += 1
         if actor.in_line:
+            del self._line[actor]
             self._start(actor, slot=False)
 
-    def unlend(self, run: Run) -> None:
-        """The wait is over. If the run goes on (its waiter left it alone), its conversation takes a slot after all,
+    @trio.lowlevel.enable_ki_protection
+    def unlend(self, target: Run | Job) -> None:
+        """The wait is over. If the target goes on (its waiter left it alone), its conversation takes a slot after all,
         so that the limit holds again as soon as others finish."""
-        if not run.lenders:  # it ended first: `over` gave everything back
+        if not target.lenders:  # it ended first: `over` gave everything back
             return
-        actor: Actor = run.conversation
-        run.lenders -= 1
+        actor: Actor = target.conversation
+        target.lenders -= 1
         actor.sponsors -= 1
         if not actor.sponsors and actor.current is not None and not actor.in_line and not actor.has_slot:
             actor.has_slot = True
@@ -190,6 +197,5 @@ class Turns:
 
     def _fill(self) -> None:
         while self._line and (self.limit is None or self.running < self.limit):
-            actor = self._line.popleft()
-            if actor.in_line:
-                self._start(actor, slot=True)
+            actor, _ = self._line.popitem(last=False)
+            self._start(actor, slot=True)

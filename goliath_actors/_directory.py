@@ -93,8 +93,9 @@ class Directory:
         """Forget the conversations whose time has run out."""
         if self._first is None or self.idle_timeout == math.inf:
             return
-        limit = trio.current_time() - self.idle_timeout
-        while self._first is not None and self._first.idle_since <= limit:
+        # The same sum as in `sweep`: rounded in another way, the sweeper would wake up too early for ever.
+        now = trio.current_time()
+        while self._first is not None and self._first.idle_since + self.idle_timeout <= now:
             actor = self._first
             self.busy(actor)
             del actor.entry.actors[actor.conversation_id]
@@ -104,8 +105,10 @@ class Directory:
 
         Cancellation: ends it; nothing is left behind.
         """
+        if self.idle_timeout == math.inf:
+            await trio.sleep_forever()
         while True:
-            if self._first is not None and self.idle_timeout != math.inf:
+            if self._first is not None:
                 await trio.sleep_until(self._first.idle_since + self.idle_timeout)
                 self.forget_idle()
             else:

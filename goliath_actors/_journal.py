@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 import attrs
@@ -51,7 +52,7 @@ class RunJournal:
     callbacks: tuple[Callable[[Event], object], ...] = ()
     steps: list[Step] = attrs.Factory(list)
     diagnostics: list[Diagnostic] = attrs.Factory(list)
-    usage: Usage = Usage()  # noqa: RUF009  # frozen, so it can be shared
+    usage: Usage = Usage()  # frozen, so it can be shared
     handled_by: Route = "device"
     phase: str = "queued"
     since: float = 0.0
@@ -191,9 +192,14 @@ class RunJournal:
                 parts = [entry.text]
         return "".join(parts)
 
-    def stream(self, prefix: Iterable[Event] = ()) -> EventStream:
-        """Return a reader that begins with `prefix`, then has the run from its start."""
-        return EventStream(self, list(prefix))
+    def stream(
+        self, prefix: Iterable[Event] = (), guard: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> EventStream:
+        """Return a reader that begins with `prefix`, then has the run from its start.
+
+        Arguments: `guard` gives a block around each wait for the next event, which may refuse the wait (R14).
+        """
+        return EventStream(self, list(prefix), guard)
 
 
 class _Origin:
@@ -251,14 +257,22 @@ class EventStream:
     A reader that falls behind gets text deltas merged (`through` says up to which one) and everything else in full.
     Leaving it early needs no clean-up. It cannot affect the run.
 
+    Raises: `ReentrantRun` inside a run, where the next event would wait for that run.
+
     Cancellation: waiting for an event is a checkpoint; a cancelled wait has taken nothing.
     """
 
-    __slots__ = ("_index", "_journal", "_prefix", "_taken")
+    __slots__ = ("_guard", "_index", "_journal", "_prefix", "_taken")
 
-    def __init__(self, journal: RunJournal, prefix: list[Event]) -> None:
+    def __init__(
+        self,
+        journal: RunJournal,
+        prefix: list[Event],
+        guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._journal = journal
         self._prefix = prefix[::-1]
+        self._guard = guard
         self._index = 0  # of the log entry to read next
         self._taken = 0  # parts of it already read, if it is a merged one
 
@@ -275,7 +289,8 @@ class EventStream:
                 raise StopAsyncIteration
             if self._journal._changed is None:
                 self._journal._changed = trio.lowlevel.ParkingLot()
-            await self._journal._changed.park()
+            with self._guard():
+                await self._journal._changed.park()
 
     def _take(self) -> Event | None:
         if self._prefix:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
 from contextvars import Context, ContextVar
+from functools import partial
 from typing import Any, Literal, final
 
 import attrs
@@ -21,7 +22,7 @@ from .errors import RunAborted
 from .events import Event
 from .values import Abort, AbortCause, Outcome, RunResult
 
-__all__ = ["Job", "Mailbox", "Run", "current_run"]
+__all__ = ["Job", "Mailbox", "Run", "Wait", "current_run"]
 
 current_run: ContextVar[Run | None] = ContextVar("goliath_actors_current_run", default=None)
 """The run in whose context this code runs, also in tasks that its tools start (R14)."""
@@ -40,8 +41,9 @@ class Run:
     options: Any
     journal: RunJournal
     # Registers a wait with the runtime (R14: refuses one that would never end) while its block lasts.
-    _guarded: Callable[[Run], AbstractContextManager[None]]
-    context_vars: Context
+    _guarded: Callable[..., AbstractContextManager[None]]
+    # The submitter's, given up at the start: it may hold the run that submitted this one, and so every one before.
+    context_vars: Context | None
     accepted_at: float
     # Absolute, on trio's clock. Until the run begins nothing enters the scope, so waiters watch this (R7).
     deadline: float = math.inf
@@ -52,8 +54,8 @@ class Run:
     replaces: bool = False
     conversation: Any = None
     # One entry for each wait that this run is in: a run may wait for the same one twice.
-    waits_for: list[Run] = attrs.Factory(list)
-    # How many runs that wait for this one have lent it their slots (R4).
+    waits_for: list[Wait] = attrs.Factory(list)
+    # How many waits for this run have lent it their slots (R4).
     lenders: int = 0
     # What a subscriber that comes late gets first, and nobody else (H11).
     snapshots: Callable[[], list[Event]] | None = None
@@ -94,10 +96,12 @@ class Run:
     def events(self) -> EventStream:
         """Return an async iterator over the run's events from its start, ending after `RunFinished`.
 
-        A reader that is slow gets text deltas merged and nothing else dropped; it cannot affect the run.
+        A reader that is slow gets text deltas merged and nothing else dropped; it cannot affect the run. Inside a run
+        reading is a wait: `ReentrantRun` where it would never end.
         """
         late = self.state != "queued" and self.snapshots is not None
-        return self.journal.stream(self.snapshots() if late and self.snapshots is not None else ())
+        prefix = self.snapshots() if late and self.snapshots is not None else ()
+        return self.journal.stream(prefix, partial(self._guarded, self, to_end=True))
 
     # --- for the floors above ---------------------------------------------------------------------------------------
 
@@ -122,6 +126,11 @@ class Run:
     def replied(self) -> bool:
         """True once a reply is set."""
         return self._reply is not None
+
+    @property
+    def over(self) -> bool:
+        """True once nothing of the run goes on."""
+        return self.state == "done"
 
     def request_abort(self, cause: AbortCause, reason: str = "") -> None:
         """Cancel the run for `cause`. The first cause stands (R6); while finishing and later nothing changes."""
@@ -220,14 +229,43 @@ class Run:
                 await self.wait_ended()
 
 
+@final
 @attrs.define(eq=False)
 class Job:
     """A turn of a conversation that is no run, such as forgetting it. It observes the same order."""
 
     work: Callable[[], Awaitable[None]]
-    context_vars: Context
+    conversation: Any
+    context_vars: Context | None
+    lenders: int = 0
+    # Has a deadline once the runtime shuts down.
+    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
     error: Exception | None = None
     done: trio.Event = attrs.Factory(trio.Event)
+
+    @property
+    def over(self) -> bool:
+        """True once it is done, or has failed."""
+        return self.done.is_set()
+
+    replied = over
+
+
+@final
+@attrs.define(eq=False)
+class Wait:
+    """One wait of a run for another run or for a job."""
+
+    target: Run | Job
+    # True if it ends with the target itself, False if with the target's reply.
+    to_end: bool = False
+    # True while the waiter lends its slot to the target (R4).
+    lent: bool = False
+
+    @property
+    def over(self) -> bool:
+        """True once nothing keeps the waiter, even if its task has not noticed yet."""
+        return self.target.over or (self.target.replied and not self.to_end)
 
 
 @final
@@ -240,6 +278,10 @@ class Mailbox:
 
     # Invariant: an envelope in _waiting has not begun; leaving _waiting is the only way to begin.
     _waiting: deque[Run | Job] | None = None
+    # Invariant: no replacement overtakes the first _front envelopes: replacements before it, and all up to the last job.
+    _front: int = 0
+    # The latest replacement, if it has not begun. Those before it were aborted when it came.
+    replacement: Run | None = None
 
     def __len__(self) -> int:
         return 0 if self._waiting is None else len(self._waiting)
@@ -252,17 +294,16 @@ class Mailbox:
         if self._waiting is None:
             self._waiting = deque()
         self._waiting.append(envelope)
+        if isinstance(envelope, Job):
+            self._front = len(self._waiting)
 
     def post_next(self, envelope: Run) -> None:
-        """Put a replacement in front of everything but earlier replacements (R8a)."""
+        """Put a replacement in front of everything but earlier replacements (R8a) and jobs with what is before them."""
         if self._waiting is None:
             self._waiting = deque()
-        place = 0
-        for waiting in self._waiting:
-            if not (isinstance(waiting, Run) and waiting.replaces):
-                break
-            place += 1
-        self._waiting.insert(place, envelope)
+        self._waiting.insert(self._front, envelope)
+        self._front += 1
+        self.replacement = envelope
 
     def take(self) -> Run | Job | None:
         """Remove and return the oldest envelope, None if there is none."""
@@ -270,6 +311,9 @@ class Mailbox:
             self._waiting = None
             return None
         envelope = self._waiting.popleft()
+        self._front = max(0, self._front - 1)
+        if envelope is self.replacement:
+            self.replacement = None
         if not self._waiting:
             self._waiting = None
         return envelope

@@ -5,7 +5,6 @@ Floor 6½, above the mailbox and below the conversations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Protocol
 
 from ._mailbox import Job, Run, current_run
@@ -15,15 +14,16 @@ __all__ = ["Turn", "refuse_cycle", "waiter"]
 
 
 class Turn(Protocol):
-    """What a conversation shows to this room: what has its turn, and what waits behind it."""
+    """What a conversation shows to this room."""
 
     @property
     def label(self) -> str:
         """Name of the conversation, for people."""
         ...
 
-    def envelopes(self) -> Iterable[Run | Job]:
-        """Return what has its turn, then what waits, oldest first."""
+    @property
+    def current(self) -> Run | Job | None:
+        """What has its turn."""
         ...
 
 
@@ -33,29 +33,29 @@ def waiter() -> Run | None:
     return None if run is None or run.state == "done" else run
 
 
-def refuse_cycle(asker: Run, conversation: Turn, until: Run | None = None) -> None:
-    """Refuse that `asker` waits for a turn of `conversation` (up to `until`, or for a new one behind all others).
+def refuse_cycle(asker: Run, conversation: Turn) -> None:
+    """Refuse that `asker` waits for a turn of `conversation`, whichever it is.
 
-    A wait depends on every envelope before its own. Following "waits for" from there, reaching `asker` is a cycle.
+    Every turn to come depends on the one that is taken now. Following "waits for" from there, reaching `asker` is a
+    cycle. What is still queued waits for nothing yet; if it would close a cycle later, it is refused then.
 
     Raises: `ReentrantRun` naming the conversations of the cycle.
     """
     start = asker.conversation
     path: dict[int, tuple[Turn, Turn | None]] = {id(conversation): (conversation, start)}
-    pending: list[tuple[Turn, Run | None]] = [(conversation, until)]
+    pending = [conversation]
     while pending:
-        here, limit = pending.pop()
-        for envelope in here.envelopes():
-            if envelope is asker:
-                raise ReentrantRun(_chain(path, start, here))
-            if isinstance(envelope, Run):
-                for target in envelope.waits_for:
-                    there = target.conversation
-                    if id(there) not in path:
-                        path[id(there)] = (there, here)
-                        pending.append((there, target))
-            if envelope is limit:
-                break
+        here = pending.pop()
+        current = here.current
+        if current is asker:
+            raise ReentrantRun(_chain(path, start, here))
+        if not isinstance(current, Run):
+            continue
+        for wait in current.waits_for:
+            there = wait.target.conversation
+            if not wait.over and id(there) not in path:
+                path[id(there)] = (there, here)
+                pending.append(there)
 
 
 def _chain(path: dict[int, tuple[Turn, Turn | None]], start: Turn, end: Turn) -> tuple[str, ...]:

@@ -222,7 +222,7 @@ class StoreCorrupt(StoreError):
 
 
 class ToolFailure(GoliathError):
-    """Raised by a tool: `text` is told to the model word for word. `retryable` allows one identical repeat of a read."""
+    """Raised by a tool: `text` is told to the model word for word. `retryable` allows a read one identical repeat."""
 
     def __init__(self, text: str, retryable: bool = False) -> None:
         self.text = text

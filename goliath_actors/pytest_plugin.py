@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-async def start_runtime(
-    autojump_clock: MockClock, nursery: trio.Nursery
-) -> Callable[..., Awaitable[Runtime]]:
+async def start_runtime(autojump_clock: MockClock, nursery: trio.Nursery) -> Callable[..., Awaitable[Runtime]]:
     """Return `await start_runtime(agent, ..., **options)`: a runtime on a clock that jumps over every wait.
 
     Options are those of `open_runtime`. What still runs when the test ends is aborted, its observers told. The clock

@@ -142,7 +142,7 @@ class Memory:
 
 @attrs.frozen
 class Usage:
-    """Tokens of a call, or the sum over a run's calls. `estimated` marks a sum that a provider did not report in full."""
+    """Tokens of a call, or the sum over a run's calls. `estimated`: a provider did not report all of them."""
 
     input_tokens: int = 0
     output_tokens: int = 0
