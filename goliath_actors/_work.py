@@ -65,7 +65,7 @@ class Work:
     record: Record = attrs.Factory(Record)
     # Set once what the run did is in the record, or an extension did not want it there: nothing is kept twice.
     kept: bool = False
-    # Names of all the agent's tools, also those that `before_run` took away: a filter that names one is no mistake (H9).
+    # Names of all the agent's tools, also those that `before_run` took away: a filter may name them (H9).
     known: frozenset[str] = attrs.Factory(lambda self: frozenset(self.tools), takes_self=True)
 
     @property
