@@ -32,6 +32,8 @@ __all__ = ["Reply", "Route", "Wanted", "ask_model"]
 
 RETRY_AFTER_AT_MOST = 60.0  # T11: a longer pause is not waited for, the attempt counts as failed for good
 BACKOFF_FIRST, BACKOFF_AT_MOST = 0.5, 8.0  # seconds; "full jitter": uniform between 0 and first * 2 ** retries
+# `ModelError.code` of a reply with neither text nor calls: the loops know better than to send the same again.
+EMPTY_REPLY = "empty"
 STALE_CONNECTION = "stale-connection"  # `ModelError.code` of a kept connection that was dead before any byte came
 VISIBLE_ROLES = frozenset({"answer", "step"})
 
@@ -178,7 +180,7 @@ class _Asking:
         if error.code == STALE_CONNECTION and not self.reconnected:
             self.reconnected = True
             return 0.0
-        if not error.retryable or self.retried >= _retries(self.model):
+        if error.code == EMPTY_REPLY or not error.retryable or self.retried >= _retries(self.model):
             return None
         after = error.retry_after
         backoff = random.uniform(0, min(BACKOFF_AT_MOST, BACKOFF_FIRST * 2**self.retried))

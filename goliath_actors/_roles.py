@@ -24,10 +24,11 @@ from ._prompts import (
     plan_schema,
 )
 from ._provider import Failure, counting
-from ._request import Reply, Route, Wanted, ask_model
+from ._request import EMPTY_REPLY, Reply, Route, Wanted, ask_model
 from ._stream import Screen
 from ._text import clip
 from ._work import Work
+from .abc import ModelResponse
 from .errors import ModelError, ToolInputError
 from .tools import CheckedInput, Tool
 from .values import Memory, Message, Plan
@@ -121,6 +122,8 @@ class Device:
             self.screen.retract()
             if isinstance(result.error, ModelError) and result.error.code == INVALID_OUTPUT:
                 return Malformed(clip(result.detail, PROBLEM_CHARS))
+            if isinstance(result.error, ModelError) and result.error.code == EMPTY_REPLY:
+                return Reply(ModelResponse(Message("assistant")))  # blank, as from an adapter that lets it through
             if result.over_budget and self.strict:
                 self.work.journal.blame(result.error, "budget")
                 raise result.error

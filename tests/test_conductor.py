@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from goliath_actors import (
+    Agent,
     Conductor,
     Extension,
     Memory,
@@ -22,11 +23,11 @@ from goliath_actors import (
     tool,
 )
 from goliath_actors.abc import ModelDone, ModelText
-from goliath_actors.errors import ConfigError, GoliathExtensionError, ModelError, Refused
+from goliath_actors.errors import ConfigError, GoliathExtensionError, ModelError, ModelUnavailable, Refused
 from goliath_actors.events import HookDecision, PlanMade
 from goliath_actors.hooks import PlanPatch, RunPatch
 from goliath_actors.stores import InMemoryStore
-from goliath_actors.testing import Gate, Journal, check_events
+from goliath_actors.testing import Gate, Journal, ScriptedModel, check_events
 from goliath_actors.values import FallbackAnswer, FallbackRequest, Message, Plan
 
 from .planned import (
@@ -557,3 +558,25 @@ async def test_a_window_callable_may_be_plain_and_is_asked_once_a_run() -> None:
         await runtime.run("one")
         await runtime.run("two")
     assert sizes == []
+
+
+async def test_a_reply_that_an_adapter_calls_empty_is_a_blank_one() -> None:
+    """A blank plan is malformed, a blank answer is nudged once: neither is an outage, nor sent again as it was."""
+    empty = ModelUnavailable("the reply is empty", retryable=True, code="empty")
+    model = ScriptedModel([empty, {"kind": "answer", "brief": "say"}, empty, "There you are."], retries=2)
+    journal = Journal()
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    async with open_runtime(Agent(model=model, tools=[look], extensions=[journal])) as runtime:
+        result = await runtime.run("hi")
+    assert (result.text, result.reason) == ("There you are.", None)
+    assert [request.role for request in model.requests] == ["plan", "plan", "answer", "answer"]
+    assert [request.attempt for request in model.requests] == [0, 0, 0, 0]
+    assert model.requests[3].text != model.requests[2].text
+    model = ScriptedModel([empty] * 2)
+    async with open_runtime(Agent(model=model, fallback=lambda request: request.reason)) as runtime:
+        assert (await runtime.run("hi")).text == "empty-answer"
