@@ -278,7 +278,7 @@ class Mailbox:
 
     # Invariant: an envelope in _waiting has not begun; leaving _waiting is the only way to begin.
     _waiting: deque[Run | Job] | None = None
-    # Invariant: no replacement overtakes the first _front envelopes: replacements before it, and all up to the last job.
+    # Invariant: no replacement overtakes the first _front envelopes: earlier ones, and everything up to the last job.
     _front: int = 0
     # The latest replacement, if it has not begun. Those before it were aborted when it came.
     replacement: Run | None = None

@@ -38,7 +38,7 @@ from .hooks import (
 )
 from .values import Stopped
 
-__all__ = ["Decision", "Panel", "RunStopped", "StreamVerdict", "combine"]
+__all__ = ["Decision", "Panel", "RunStopped", "StreamVerdict", "combine", "snapshots"]
 
 T = TypeVar("T")
 
@@ -173,6 +173,10 @@ class Panel:
         if context is None:
             context = self._contexts[hook.index] = _Context(self)
         return context
+
+    def close(self) -> None:
+        """Nothing is asked any more: let the contexts go, which know this panel, so that all is freed at once."""
+        self._contexts.clear()
 
     # --- rows that decide -------------------------------------------------------------------------------------------
 
@@ -442,22 +446,26 @@ class Panel:
     # --- contributions ----------------------------------------------------------------------------------------------
 
     def snapshots(self) -> list[Event]:
-        """Return what the extensions want a late subscriber to see first. What one raises is a diagnostic."""
-        events: list[Event] = []
-        for extension in self.roster.extensions:
-            snapshot = getattr(extension, "snapshot", None)
-            if snapshot is None or getattr(snapshot, "__func__", None) is Extension.snapshot:
-                continue
-            try:
-                events.extend(snapshot())
-            except Exception as error:  # noqa: BLE001  # a subscriber cannot affect the run
-                self.journal.note(extension.name, "snapshot", error)
-        return events
+        """Return what the extensions want a late subscriber to see first."""
+        return snapshots(self.roster, self.journal)
 
     def instructions(self) -> str:
         """Return the prompt text that extensions contribute, in registration order, joined by lines."""
         texts = [getattr(extension, "instructions", "") for extension in self.roster.extensions]
         return "\n".join([text for text in texts if text])
+
+
+def snapshots(roster: Roster, journal: RunJournal) -> list[Event]:
+    """Return what the extensions want a late subscriber to see first. What one raises is a diagnostic."""
+    events: list[Event] = []
+    for extension in roster.extensions:
+        try:
+            snapshot = getattr(extension, "snapshot", None)
+            if snapshot is not None and getattr(snapshot, "__func__", None) is not Extension.snapshot:
+                events.extend(snapshot())
+        except Exception as error:  # noqa: BLE001  # a subscriber cannot affect the run
+            journal.note(extension.name, "snapshot", error)
+    return events
 
 
 def _awaitable(answer: Any) -> bool:

@@ -24,8 +24,8 @@ from ._conversation import Actor, Turns
 from ._directory import Directory, Entry
 from ._facade import Conversation, StreamBlock
 from ._journal import RunJournal
-from ._mailbox import Job, Run, current_run
-from ._panel import Panel
+from ._mailbox import Job, Run, Wait, current_run
+from ._panel import Panel, snapshots
 from ._run import RunOptions, execute_run, make_work
 from ._supervisor import ObserverLimits, supervise
 from ._threads import ConversationThreads, ToolThreads
@@ -41,10 +41,6 @@ __all__ = ["Runtime"]
 
 ABORT_BATCH = 250  # of a mass abort: bounds how long the loop stands still (measured: 0.33 s without for 10,000)
 SHUTDOWN_GRACE = 10.0  # R11: seconds for an unbounded observer at a shutdown without a drain
-
-# Run ids are unique across processes without asking the system for randomness each time.
-_PREFIX = os.urandom(6).hex()
-_NUMBERS = itertools.count(1)
 
 
 @final
@@ -71,8 +67,12 @@ class Runtime:
         self._threads = ToolThreads()
         self._turns = Turns(max_running, self._start)
         self._nursery: trio.Nursery | None = None
-        # open: accepts. draining, closing: accepts what runs make. closed: accepts nothing.
+        # Run ids are unique across processes, forked ones too, without asking the system for randomness each time.
+        self._ids = map(f"run-{os.urandom(6).hex()}-{{:x}}".format, itertools.count(1))
+        # open: accepts. draining: accepts what runs make and wait for; closing: what they make. closed: nothing.
         self._state: Literal["open", "draining", "closing", "closed"] = "open"
+        # True once the user's block has ended: then the runtime is over as soon as nothing is live.
+        self._left = False
         self._fatal: BaseException | None = None
         # Invariant: _live counts the envelopes accepted and not over; a drain watches _quiet, true while it is 0.
         self._live = 0
@@ -136,7 +136,7 @@ class Runtime:
         asker = waiter()
         if asker is None:
             return await run.own()
-        with self._waiting(asker, run):
+        with self._waiting(asker, Wait(run)):
             return await run.own()
 
     def submit(
@@ -230,7 +230,7 @@ class Runtime:
         Cancellation: the tool unwinds; a write that had begun may have happened.
         """
         entry = self._entry(agent)
-        if self._state not in ("open", "draining") and waiter() is None:
+        if self._state not in ("open", "draining") and self._asker() is None:
             raise self._closed()
         if name not in entry.agent.tool_table:
             raise ConfigError(
@@ -257,19 +257,17 @@ class Runtime:
 
         Cancellation: the runtime stays closed for new asks; runs go on until the block ends.
         """
+        if grace is None:
+            raise ConfigError("drain(grace=...) must be a number of seconds; it is how long runs may still take")
         check_seconds("drain(grace=...)", grace, zero=True)
-        asker = waiter()
-        if asker is not None:
-            label = asker.conversation.label
-            raise ReentrantRun((label, "drain", label))
-        if self._state == "open":
+        self._refuse_drain()
+        if self._state in ("open", "closing"):
             self._state = "draining"
         ended, shut_down = sum(self._ended.values()), self._shut_down
         quiet = self._quiet = self._quiet or AsyncBool(not self._live)
         with trio.move_on_after(grace):
             await quiet.wait_value(True)
-        if self._state == "draining":
-            self._state = "closed"
+        self._state = "closed"
         if self._live:
             self._limits.hurry_up(grace)
             await self._abort_all("the runtime was drained")
@@ -318,7 +316,7 @@ class Runtime:
         check_seconds("timeout", timeout, zero=True)
         asker = waiter()
         if self._state != "open":
-            self._refuse_late(asker, waits=waits)
+            self._refuse_late(waits=waits)
         self._directory.forget_idle()
         actor = entry.actors.get(conversation_id)
         if actor is not None:
@@ -338,22 +336,50 @@ class Runtime:
         self._enter()
         if when_busy == "replace" and actor.current is not None:
             self._replace(actor, run)
-        run.journal.queue()
-        if actor.post(run, next_turn=run.replaces):
+        self._post(actor, run)
+        # Last, since a callback may do anything: ask, abort, raise what is no `Exception`.
+        told = False
+        try:
+            run.journal.queue()
+            told = True
+        finally:
+            if not told:  # nobody will get this run, so nobody could end it
+                run.request_abort("caller")
+        return run
+
+    def _post(self, actor: Actor, envelope: Run | Job) -> None:
+        if actor.post(envelope, next_turn=isinstance(envelope, Run) and envelope.replaces):
             self._directory.busy(actor)
             self._turns.ready(actor)
-        return run
 
     def _options(self, confirm: Callable[..., Any] | None, confirm_timeout: float | None, output: Any) -> RunOptions:
         if confirm is None and confirm_timeout is None and output is None:
             return self._plain
         return RunOptions(confirm, confirm_timeout, output_schema(output), self._finish_timeout)
 
-    def _refuse_late(self, asker: Run | None, *, waits: bool) -> None:
+    def _asker(self) -> Run | None:
+        """Return the run of this runtime in whose context this code runs: another runtime's is an outsider here."""
+        asker = waiter()
+        return asker if asker is not None and self._owns(asker) else None
+
+    def _owns(self, run: Run) -> bool:
+        return run.conversation is not None and self._directory.knows(run.conversation)
+
+    def _refuse_late(self, *, waits: bool) -> None:
         """Refuse an ask that comes after the runtime began to close, but for those that its runs may still make."""
-        accepts = asker is not None and (self._state == "closing" or (self._state == "draining" and waits))
-        if not accepts:
+        if not (self._state == "closing" or (self._state == "draining" and waits)) or self._asker() is None:
             raise self._closed()
+
+    def _refuse_drain(self) -> None:
+        """Refuse a drain inside a run of this runtime, or inside one of another that such a run waits for."""
+        asker = waiter()
+        if asker is None:
+            return
+        if self._owns(asker):
+            label = asker.conversation.label
+            raise ReentrantRun((label, "drain", label))
+        for actor in self._directory:
+            refuse_cycle(asker, actor)
 
     def _closed(self) -> RuntimeClosed:
         words = {"draining": "drains", "closing": "is closing", "closed": "is closed", "open": "is open"}
@@ -377,8 +403,9 @@ class Runtime:
     @staticmethod
     def _replace(actor: Actor, run: Run) -> None:
         run.replaces = True
-        for other in actor.runs():
-            if other is actor.current or other.replaces:
+        earlier = None if actor.mailbox is None else actor.mailbox.replacement
+        for other in (actor.current, earlier):
+            if isinstance(other, Run):
                 other.request_abort("requested", "replaced by a newer ask")
 
     def _make_run(
@@ -391,7 +418,7 @@ class Runtime:
         options: RunOptions,
         on_event: Callable[[Any], object] | None,
     ) -> Run:
-        run_id = f"run-{_PREFIX}-{next(_NUMBERS):x}"
+        run_id = next(self._ids)
         first = entry.agent.on_event
         callbacks = tuple([callback for callback in (first, on_event) if callback is not None])
         return Run(
@@ -415,10 +442,10 @@ class Runtime:
             raise ConfigError(
                 f"this runtime has several agents; say agent=... (one of {_listed(self._directory.entries)})"
             )
-        if isinstance(agent, str):
-            entry = self._directory.entries.get(agent)
-        else:
-            entry = next((entry for entry in self._directory.entries.values() if entry.agent is agent), None)
+        name = agent.name if isinstance(agent, Agent) else agent
+        entry = self._directory.entries.get(name) if isinstance(name, str) else None
+        if entry is not None and isinstance(agent, Agent) and entry.agent is not agent:
+            entry = None  # another one of the same name
         if entry is None:
             raise ConfigError(f"no agent {agent!r} in this runtime (it has {_listed(self._directory.entries)})")
         return entry
@@ -433,7 +460,9 @@ class Runtime:
         if isinstance(envelope, Run):
             self._running += 1  # it has its turn from here on, though its task takes its first step a tick later
         start = self._nursery.start_soon
-        envelope.context_vars.run(lambda: start(self._turn, actor, envelope, name=actor.label))
+        context, envelope.context_vars = envelope.context_vars, None
+        assert context is not None
+        context.run(lambda: start(self._turn, actor, envelope, name=actor.label))
 
     @trio.lowlevel.enable_ki_protection
     async def _turn(self, actor: Actor, envelope: Run | Job) -> None:
@@ -450,7 +479,7 @@ class Runtime:
         current_run.set(run)
         entry: Entry = actor.entry
         panel = self._panel(entry, run)
-        run.snapshots = panel.snapshots
+        run.snapshots = partial(snapshots, panel.roster, panel.journal)  # no way to the panel: it knows the run
         execute = partial(
             execute_run,
             entry.agent,
@@ -464,6 +493,7 @@ class Runtime:
         try:
             await supervise(run, execute, panel, self._limits, self._report_fatal)
         finally:
+            panel.close()
             self._running -= 1
             self._count(run.outcome)
 
@@ -507,36 +537,38 @@ class Runtime:
             self._settle()
 
     def _settle(self) -> None:
-        if self._state in ("closing", "closed") and not self._live:
+        if (self._left or self._state == "closed") and not self._live:
             self._state = "closed"
             self._finished.set()
 
     # --- waits ------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _guard(self, run: Run) -> Iterator[None]:
-        """Let the run in whose context this is called wait for `run`."""
+    def _guard(self, run: Run, *, to_end: bool = False) -> Iterator[None]:
+        """Let the run in whose context this is called wait for `run`: for its reply, or for its last event."""
         asker = waiter()
-        if asker is None or run.state == "done":
+        wait = Wait(run, to_end)
+        if asker is None or wait.over:
             yield
             return
-        if run.conversation is not None:
-            refuse_cycle(asker, run.conversation, run)
-        with self._waiting(asker, run):
+        refuse_cycle(asker, run.conversation)
+        with self._waiting(asker, wait):
             yield
 
     @contextmanager
-    def _waiting(self, asker: Run, run: Run) -> Iterator[None]:
-        asker.waits_for.append(run)
-        lends = run.state != "done" and asker.conversation is not None and self._directory.knows(asker.conversation)
-        if lends:
-            self._turns.lend(run)
+    @trio.lowlevel.enable_ki_protection
+    def _waiting(self, asker: Run, wait: Wait) -> Iterator[None]:
+        asker.waits_for.append(wait)
+        if self._owns(asker) and not wait.target.over:
+            wait.lent = True
+            self._turns.lend(wait.target)
         try:
             yield
         finally:
-            asker.waits_for.remove(run)
-            if lends:
-                self._turns.unlend(run)
+            asker.waits_for.remove(wait)
+            if wait.lent:
+                wait.lent = False
+                self._turns.unlend(wait.target)
 
     # --- what conversations read and write --------------------------------------------------------------------------
 
@@ -561,23 +593,30 @@ class Runtime:
 
     async def forget(self, agent: Any, conversation_id: str | None) -> None:
         """Abort what the conversation has, then delete its record, as a turn of its own."""
-        entry = self._entry(agent)
+        job = self._post_forget(self._entry(agent), conversation_id)
         asker = waiter()
-        if self._state == "closed" or (self._state != "open" and asker is None):
+        if asker is None:
+            await job.done.wait()
+        else:
+            with self._waiting(asker, Wait(job)):
+                await job.done.wait()
+        if job.error is not None:
+            raise job.error
+
+    @trio.lowlevel.enable_ki_protection
+    def _post_forget(self, entry: Entry, conversation_id: str | None) -> Job:
+        if self._state == "closed" or (self._state != "open" and self._asker() is None):
             raise self._closed()
         actor = self._directory.make(entry, conversation_id)
+        asker = waiter()
         if asker is not None:
             refuse_cycle(asker, actor)
         for run in actor.runs():
             run.request_abort("requested", "the conversation was forgotten")
-        job = Job(partial(self.store.forget, entry.key(conversation_id)), copy_context())
+        job = Job(partial(self.store.forget, entry.key(conversation_id)), actor, copy_context())
         self._enter()
-        if actor.post(job):
-            self._directory.busy(actor)
-            self._turns.ready(actor)
-        await job.done.wait()
-        if job.error is not None:
-            raise job.error
+        self._post(actor, job)
+        return job
 
     # --- the skeleton -----------------------------------------------------------------------------------------------
 
@@ -615,7 +654,8 @@ class Runtime:
 
     async def close(self) -> None:
         """Accept only what runs still make, and wait for every accepted run."""
-        if self._state != "closed":
+        self._left = True
+        if self._state == "open":  # a drain goes on
             self._state = "closing"
         self._settle()
         await self._finished.wait()
@@ -625,9 +665,12 @@ class Runtime:
         await self._drained.wait()
 
     async def _abort_all(self, reason: str) -> None:
-        runs = [run for actor in self._directory for run in actor.runs()]
-        for index, run in enumerate(runs, 1):
-            run.request_abort("shutdown", reason)
+        envelopes = [envelope for actor in self._directory for envelope in actor.envelopes()]
+        for index, envelope in enumerate(envelopes, 1):
+            if isinstance(envelope, Run):
+                envelope.request_abort("shutdown", reason)
+            else:
+                envelope.scope.deadline = trio.current_time() + (self._limits.hurry or 0)
             if index % ABORT_BATCH == 0:
                 await trio.lowlevel.cancel_shielded_checkpoint()
 
@@ -640,7 +683,10 @@ class Runtime:
 
 async def _work_turn(job: Job) -> None:
     try:
-        await job.work()
+        with job.scope:
+            await job.work()
+        if job.scope.cancelled_caught:
+            job.error = RuntimeClosed("the runtime shut down before the store had forgotten the conversation")
     except Exception as error:  # noqa: BLE001  # handed to whoever waits for the job
         job.error = error
     finally:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from goliath_actors import Agent, Extension, RunAborted, ToolFailure, approve_all, open_runtime, tool
+from goliath_actors._mailbox import Run
 from goliath_actors._work import Work
-from goliath_actors.errors import GoliathExtensionError
+from goliath_actors.errors import ConfigError, GoliathExtensionError, ReentrantRun, RuntimeClosed
+from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import Journal, ScriptedModel
 from goliath_actors.tools import ToolOutcome
 
@@ -25,6 +32,11 @@ async def sleepy(work: Work) -> str:
 async def for_ever(work: Work) -> str:
     await trio.sleep_forever()
     raise AssertionError("unreachable: nothing wakes it")
+
+
+def shuffled(seed: int) -> None:
+    """Let trio shuffle its tasks in a way that a failing test can repeat."""
+    trio._core._run._r.seed(seed)  # type: ignore[attr-defined]  # trio has no public name for it
 
 
 def waiter_of(run: Any, found: list[BaseException | Any]) -> Any:
@@ -398,3 +410,479 @@ async def test_an_error_of_a_hooks_own_nursery_is_the_cause_without_its_group() 
     assert isinstance(outcome, GoliathExtensionError)
     assert outcome.__cause__ is own
     assert "watchdog" in str(outcome)
+
+
+# --- accepting: whatever a callback on RunQueued does -----------------------------------------------------------------
+
+
+async def test_an_event_callback_that_exits_on_queued_leaves_no_run_that_nobody_could_end(
+    autojump_clock: MockClock,
+) -> None:
+    journal = Journal()
+
+    def on_event(event: Any) -> None:
+        if event.kind == "run-queued":
+            raise SystemExit(3)
+
+    async with open_runtime(loop_agent(for_ever, extensions=(journal,))) as runtime:
+        with pytest.raises(SystemExit):
+            runtime.submit("hi", on_event=on_event)
+    assert journal.heard("on_finish") == [("hi", "aborted")]
+    assert runtime.statistics().aborted == 1
+
+
+async def test_an_ask_out_of_an_event_callback_goes_behind_the_one_that_was_being_accepted() -> None:
+    order: list[str] = []
+
+    async def action(work: Work) -> str:
+        await trio.lowlevel.checkpoint()
+        order.append(work.ask)
+        return ""
+
+    def on_event(event: Any) -> None:
+        if event.kind == "run-queued":
+            runtime.submit("inner", conversation_id="c")
+
+    async with open_runtime(loop_agent(action)) as runtime:
+        runtime.submit("outer", conversation_id="c", on_event=on_event)
+    assert order == ["outer", "inner"]
+
+
+async def test_a_callback_that_looks_at_the_runtime_cannot_have_the_new_conversation_forgotten(
+    autojump_clock: MockClock,
+) -> None:
+    active = peak = 0
+
+    async def action(work: Work) -> str:
+        nonlocal active, peak
+        active += 1
+        peak = max(peak, active)
+        await trio.sleep(1)
+        active -= 1
+        return ""
+
+    async with open_runtime(loop_agent(action), idle_timeout=0) as runtime:
+        for ask in ("one", "two", "three"):
+            runtime.submit(ask, conversation_id="c", on_event=lambda event: runtime.statistics())
+        assert runtime.conversation("c").status().waiting == 2
+        await trio.sleep(5)
+        assert runtime.statistics().conversations == 0
+    assert peak == 1
+
+
+# --- R15: the sweeper -------------------------------------------------------------------------------------------------
+
+
+async def test_the_sweeper_agrees_with_itself_about_when_time_has_run_out(autojump_clock: MockClock) -> None:
+    # 0.1 + 0.7 - 0.7 is less than 0.1: told apart by rounding, the sweeper would spin and the clock stand still.
+    with trio.fail_after(60):
+        async with open_runtime(loop_agent(sleepy), idle_timeout=0.7) as runtime:
+            await runtime.run("0.1", conversation_id="c")
+            assert trio.current_time() == 0.1
+            await trio.sleep(5)
+            assert list(runtime._directory) == []
+
+
+# --- R14: every wait is seen ------------------------------------------------------------------------------------------
+
+
+async def test_reading_the_events_of_a_run_behind_oneself_is_refused_at_once() -> None:
+    async def action(work: Work) -> str:
+        if work.ask == "first":
+            behind = work.submit("behind", conversation_id="c")
+            behind.abort()  # its waiters were answered, but its events end at its turn
+            with pytest.raises(ReentrantRun):
+                async for _ in behind.events():
+                    pass
+        await trio.lowlevel.checkpoint()
+        return work.ask
+
+    async with open_runtime(loop_agent(action)) as runtime:
+        with trio.fail_after(5):
+            assert (await runtime.run("first", conversation_id="c")).text == "first"
+
+
+async def test_a_run_that_reads_anothers_events_lends_its_slot() -> None:
+    async def action(work: Work) -> str:
+        if work.ask == "outer":
+            return " ".join([event.kind async for event in work.submit("inner", conversation_id="b").events()])
+        await trio.lowlevel.checkpoint()
+        return work.ask
+
+    async with open_runtime(loop_agent(action), max_running=1) as runtime:
+        with trio.fail_after(5):
+            result = await runtime.run("outer", conversation_id="a")
+        assert runtime._turns.running == 0
+    assert result.text == "run-queued run-started run-finished"
+
+
+async def test_waiting_for_a_run_behind_oneself_that_was_answered_already_is_no_cycle() -> None:
+    async def action(work: Work) -> str:
+        behind = work.submit("behind", conversation_id="c")
+        behind.abort("not needed")
+        with pytest.raises(RunAborted, match="not needed"):
+            await behind.wait()
+        return "fine"
+
+    async with open_runtime(loop_agent(action)) as runtime:
+        assert (await runtime.run("first", conversation_id="c")).text == "fine"
+
+
+async def test_a_run_that_forgets_another_conversation_lends_its_slot() -> None:
+    async def action(work: Work) -> str:
+        await runtime.conversation("b").forget()
+        return "forgotten"
+
+    async with open_runtime(loop_agent(action), max_running=1) as runtime:
+        with trio.fail_after(5):
+            assert (await runtime.run("go", conversation_id="a")).text == "forgotten"
+        assert runtime._turns.running == 0
+
+
+async def test_a_cycle_through_a_conversation_that_is_being_forgotten_is_refused(autojump_clock: MockClock) -> None:
+    class Asks(Extension[Any]):
+        name = "asks"
+
+        async def on_finish(self, ctx: Any, question: Any) -> None:
+            if ctx.conversation_id == "b":
+                await runtime.run("too late", conversation_id="a")
+
+    async def action(work: Work) -> str:
+        if work.ask == "forget":
+            await trio.sleep(1)
+            await runtime.conversation("b").forget()
+            return "forgotten"
+        return await for_ever(work)
+
+    async with open_runtime(loop_agent(action, extensions=(Asks(),))) as runtime:
+        long = runtime.submit("long", conversation_id="b")
+        with trio.fail_after(5):
+            assert (await runtime.run("forget", conversation_id="a")).text == "forgotten"
+        assert [type(diagnostic.error) for diagnostic in long.journal.diagnostics] == [ReentrantRun]
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_wait_that_has_just_ended_closes_no_cycle(seed: int, autojump_clock: MockClock) -> None:
+    shuffled(seed)
+
+    class Asks(Extension[Any]):
+        name = "asks"
+
+        async def before_run(self, ctx: Any, question: Any) -> None:
+            if ctx.ask == "next":  # in its very first step, while "waits" may not have noticed yet
+                await runtime.run("leaf", conversation_id="a")
+
+    async def action(work: Work) -> str:
+        if work.ask == "waits":
+            first = work.submit("first", conversation_id="b")
+            work.submit("next", conversation_id="b")
+            await first.wait()
+        await trio.sleep(1)
+        return work.ask
+
+    async with open_runtime(loop_agent(action, extensions=(Asks(),))) as runtime:
+        runtime.submit("waits", conversation_id="a")
+    assert runtime.statistics().completed == 4
+
+
+# --- several runtimes -------------------------------------------------------------------------------------------------
+
+
+async def test_a_tool_may_open_drain_and_leave_a_runtime_of_its_own() -> None:
+    async def action(work: Work) -> str:
+        async with open_runtime(loop_agent(name="inner")) as inner:
+            text = (await inner.run("hi")).text
+            report = await inner.drain(5)
+        return f"{text} {report}"
+
+    async with open_runtime(loop_agent(action)) as runtime:
+        assert (await runtime.run("go")).text == "echo hi DrainReport(finished=0, aborted=0)"
+
+
+async def test_a_run_of_another_runtime_is_refused_like_anybody_while_one_drains(autojump_clock: MockClock) -> None:
+    async with open_runtime(loop_agent(sleepy, name="drains")) as drains:
+
+        async def action(work: Work) -> str:
+            await trio.sleep(1)
+            with pytest.raises(RuntimeClosed, match="drains"):
+                await drains.run("1", conversation_id="new")
+            return "refused"
+
+        async with open_runtime(loop_agent(action, name="asks")) as asks:
+            drains.submit("5")
+            asking = asks.submit("go")
+            report = await drains.drain(20)
+            assert (await asking.wait()).text == "refused"
+    assert (report.finished, report.aborted) == (1, 0)
+
+
+async def test_a_drain_by_a_run_of_another_runtime_that_one_of_this_waits_for_is_refused() -> None:
+    async def drains(work: Work) -> str:
+        with pytest.raises(ReentrantRun) as caught:
+            await outer.drain(1)
+        return " > ".join(caught.value.chain)
+
+    async def asks(work: Work) -> str:
+        return (await inner.run("drain")).text
+
+    async with (
+        open_runtime(loop_agent(drains, name="in")) as inner,
+        open_runtime(loop_agent(asks, name="out")) as outer,
+    ):
+        with trio.fail_after(5):
+            assert (await outer.run("go")).text == "in/(default) > out/(default) > in/(default)"
+        assert (await outer.run("still open")).text
+
+
+# --- R13: draining and leaving at the same time -----------------------------------------------------------------------
+
+
+async def test_a_drain_keeps_its_word_when_the_block_ends_meanwhile(autojump_clock: MockClock) -> None:
+    heard: list[str] = []
+
+    class Asks(Extension[Any]):
+        name = "asks"
+
+        async def on_finish(self, ctx: Any, question: Any) -> None:
+            if ctx.conversation_id == "c":
+                await attempt("after the grace", runtime.run)
+
+    async def attempt(when: str, door: Any) -> None:
+        try:
+            answer = door("0", conversation_id="other")
+            await (answer.wait() if isinstance(answer, Run) else answer)
+        except RuntimeClosed:
+            heard.append(f"{when}: refused")
+        else:
+            heard.append(f"{when}: accepted")
+
+    async def action(work: Work) -> str:
+        if work.ask == "go":
+            await trio.sleep(2)
+            await attempt("submitted", runtime.submit)
+            await attempt("waited for", runtime.run)
+            await trio.sleep_forever()
+        return ""
+
+    async with trio.open_nursery() as nursery:
+        async with open_runtime(loop_agent(action, extensions=(Asks(),))) as runtime:
+            runtime.submit("go", conversation_id="c")
+            await wait_all_tasks_blocked()
+            nursery.start_soon(runtime.drain, 5)
+            await trio.sleep(1)
+    assert heard == ["submitted: refused", "waited for: accepted", "after the grace: refused"]
+    assert trio.current_time() == 5
+
+
+async def test_a_drain_without_a_grace_is_refused_before_anything_closes() -> None:
+    async with open_runtime(loop_agent()) as runtime:
+        with pytest.raises(ConfigError, match="grace"):
+            await runtime.drain(None)  # type: ignore[arg-type]
+        assert (await runtime.run("still open")).text == "echo still open"
+
+
+async def test_a_store_that_hangs_while_forgetting_does_not_hold_up_a_shutdown(autojump_clock: MockClock) -> None:
+    class Hangs(InMemoryStore):
+        async def forget(self, key: str) -> None:
+            await trio.sleep_forever()
+
+    found: list[BaseException] = []
+
+    async def forget(conversation: Any) -> None:
+        try:
+            await conversation.forget()
+        except RuntimeClosed as error:
+            found.append(error)
+
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(1):
+            async with open_runtime(loop_agent(), store=Hangs()) as runtime:
+                nursery.start_soon(forget, runtime.conversation("c"))
+                await wait_all_tasks_blocked()
+                behind = runtime.submit("behind", conversation_id="c")
+                await trio.sleep_forever()
+    assert trio.current_time() == 11
+    assert "before the store had forgotten" in str(found[0])
+    assert behind.outcome is not None
+    assert behind.outcome.status == "aborted"
+
+
+# --- R4, R8a: slots and replacements ----------------------------------------------------------------------------------
+
+
+async def test_a_slot_is_lent_no_longer_than_its_owner_runs(autojump_clock: MockClock) -> None:
+    active = peak = 0
+
+    async def action(work: Work) -> str:
+        nonlocal active, peak
+        if work.ask == "lender":
+            nursery.start_soon(work.submit("child", conversation_id="child").wait)
+            await trio.sleep(1)
+            return ""
+        active += 1
+        peak = max(peak, active)
+        await trio.sleep(10)
+        active -= 1
+        return ""
+
+    async with trio.open_nursery() as nursery:
+        async with open_runtime(loop_agent(action), max_running=1) as runtime:
+            runtime.submit("lender", conversation_id="lender")
+            await wait_all_tasks_blocked()
+            for name in ("x", "y"):
+                runtime.submit(name, conversation_id=name)
+    assert peak == 1
+    assert trio.current_time() == 30
+    assert runtime._turns.running == 0
+
+
+async def test_a_conversation_that_left_the_line_early_stands_at_its_end_the_next_time(
+    autojump_clock: MockClock,
+) -> None:
+    order: list[str] = []
+
+    async def action(work: Work) -> str:
+        order.append(work.ask)
+        if work.ask == "lends":
+            await runtime.run("sub", conversation_id="c")
+            runtime.submit("c again", conversation_id="c")
+        await trio.sleep(1)
+        return ""
+
+    async with open_runtime(loop_agent(action), max_running=1) as runtime:
+        runtime.submit("lends", conversation_id="a")
+        await wait_all_tasks_blocked()
+        runtime.submit("b", conversation_id="b")
+    assert order == ["lends", "sub", "b", "c again"]
+
+
+async def test_a_replacement_does_not_overtake_a_forget(autojump_clock: MockClock) -> None:
+    order: list[str] = []
+
+    class Store(InMemoryStore):
+        async def forget(self, key: str) -> None:
+            order.append("forget")
+            await super().forget(key)
+
+    class Slow(Extension[Any]):
+        name = "slow"
+
+        async def on_finish(self, ctx: Any, question: Any) -> None:
+            await trio.sleep(1)
+
+    async def action(work: Work) -> str:
+        order.append(work.ask)
+        if work.ask == "old":
+            await trio.sleep_forever()
+        return ""
+
+    async with open_runtime(loop_agent(action, extensions=(Slow(),)), store=Store()) as runtime:
+        runtime.submit("old", conversation_id="c")
+        await wait_all_tasks_blocked()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(runtime.conversation("c").forget)
+            await trio.sleep(0.5)
+            runtime.submit("queued", conversation_id="c")
+            replaced = runtime.submit("replaced", conversation_id="c", when_busy="replace")
+            runtime.submit("new", conversation_id="c", when_busy="replace")
+        with pytest.raises(RunAborted, match="newer"):
+            await replaced.wait()
+    assert order == ["old", "forget", "new", "queued"]
+
+
+def calls_of(function: Callable[[], object]) -> int:
+    """Count the Python functions that a call enters: what walks over a queue enters more the longer it is."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+async def test_a_replacement_costs_the_same_however_many_came_before_it() -> None:
+    gate = trio.Event()
+
+    class Holds(Extension[Any]):
+        name = "holds"
+
+        async def on_finish(self, ctx: Any, question: Any) -> None:
+            await gate.wait()
+
+    async with open_runtime(loop_agent(extensions=(Holds(),))) as runtime:
+        runtime.submit("first")
+        await wait_all_tasks_blocked()
+        costs = [calls_of(lambda: runtime.submit("next", when_busy="replace")) for _ in range(200)]
+        gate.set()
+    assert costs[10] == costs[199]
+
+
+async def test_a_look_for_cycles_costs_the_same_however_many_wait() -> None:
+    gate = trio.Event()
+    costs: list[int] = []
+
+    async def action(work: Work) -> str:
+        if work.ask == "look":
+
+            def look() -> None:
+                with last.guard():
+                    pass
+
+            costs.append(calls_of(look))
+        else:
+            await gate.wait()
+        return ""
+
+    async with open_runtime(loop_agent(action), mailbox_capacity=500) as runtime:
+        for number in (5, 400):
+            for _ in range(number):
+                last = runtime.submit("wait", conversation_id="busy")
+            await runtime.run("look", conversation_id="other")
+        gate.set()
+    assert costs[0] == costs[1]
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_that_nobody_holds_is_freed_at_once_with_its_journal() -> None:
+    journal = Journal()
+    gc.collect()
+    gc.disable()
+    try:
+        async with open_runtime(loop_agent(extensions=(journal,))) as runtime:
+            run = runtime.submit("hi")
+            assert [event.kind async for event in run.events()][-1] == "run-finished"
+            assert (await run.wait()).status == "completed"
+            freed = [weakref.ref(run), weakref.ref(run.journal), weakref.ref(run.scope)]
+            journal.clear()
+            del run
+            for _ in range(3):  # the tasks of both
+                await trio.lowlevel.checkpoint()
+            assert [reference() for reference in freed] == [None, None, None]
+    finally:
+        gc.enable()
+
+
+async def test_a_run_does_not_keep_the_runs_that_led_to_it() -> None:
+    kept: list[weakref.ref[Run]] = []
+    last: list[Run] = []
+
+    async def action(work: Work) -> str:
+        await trio.lowlevel.checkpoint()
+        if work.ask != "0":
+            last[:] = [work.submit(str(int(work.ask) - 1))]
+            kept.append(weakref.ref(last[0]))
+        return ""
+
+    async with open_runtime(loop_agent(action)) as runtime:
+        runtime.submit("20")
+    gc.collect()
+    assert [reference() for reference in kept if reference() is not None] == last
