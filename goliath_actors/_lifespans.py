@@ -6,6 +6,7 @@ outlive the resource's own scopes.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -13,13 +14,35 @@ from typing import Any
 import attrs
 import trio
 
-from .errors import ConfigError
+from ._journal import in_words, single
+from .errors import ConfigError, RuntimeClosed
 from .hooks import Extension
 
-__all__ = ["closing", "hold_all", "lifespans"]
+__all__ = ["Passing", "closing", "hold_all", "lifespans"]
 
 # Extension objects whose lifespan is entered, in this process (H11: by one runtime at a time).
 _entered: set[int] = set()
+
+
+class Passing:
+    """Remembers what leaves its block, a cancellation too, without catching it."""
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self.error = error
+
+    @property
+    def fatal(self) -> BaseException | None:
+        """What ends the program, if that is what leaves: then nothing may take its place."""
+        real = None if self.error is None else single(self.error)
+        return None if isinstance(real, Exception | trio.Cancelled) else real
 
 
 @attrs.define(eq=False)
@@ -29,23 +52,25 @@ class _Holder:
     settled: trio.Event = attrs.Factory(trio.Event)  # entered, or failed to
     leave: trio.Event = attrs.Factory(trio.Event)
     left: trio.Event = attrs.Factory(trio.Event)
+    entered: bool = False
     error: Exception | None = None
 
     async def hold(self) -> None:
-        entered = False
         try:
             with trio.CancelScope() as scope:
                 async with self.manager:
-                    entered = True
+                    self.entered = True
                     scope.shield = True  # from here on it is left in order, whatever is cancelled
                     self.settled.set()
                     await self.leave.wait()
+            if self.entered and not self.leave.is_set():
+                self.error = RuntimeClosed("a resource of the runtime, or a lifespan, ended before the runtime did")
         except Exception as error:  # noqa: BLE001  # handed to hold_all, which collects
             self.error = error
         finally:
             self.left.set()
             self.settled.set()
-        if entered and not self.leave.is_set():
+        if self.entered and not self.leave.is_set():
             self.crashed()
 
 
@@ -54,31 +79,50 @@ async def hold_all(managers: Sequence[AbstractAsyncContextManager[Any]]) -> Asyn
     """Enter `managers` in order and leave them in reverse, all of them, whatever fails or is cancelled.
 
     Raises: what an entering raised, after those already entered were left; what leaving raised (one error bare,
-    several as a group). A resource that ends by itself cancels the block, and its error comes out.
+    several as a group), also in place of a cancellation. A resource that ends by itself cancels the block, and its
+    error comes out.
     """
     holders: list[_Holder] = []
     failed: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        try:
-            for manager in managers:
-                holder = _Holder(manager, nursery.cancel_scope.cancel)
-                nursery.start_soon(holder.hold)
-                await holder.settled.wait()
-                if holder.error is not None:
-                    raise holder.error
-                holders.append(holder)
-            yield
-        except Exception as error:  # noqa: BLE001  # raised below, bare, once everything is left
-            failed = error
-        finally:
-            with trio.CancelScope(shield=True):
-                for holder in reversed(holders):
-                    holder.leave.set()
-                    await holder.left.wait()
-    errors = [holder.error for holder in reversed(holders) if holder.error is not None]
-    if failed is not None:
+    passing = Passing()
+    try:
+        with passing:
+            async with trio.open_nursery() as nursery:
+                try:
+                    for manager in managers:
+                        holders.append(_Holder(manager, nursery.cancel_scope.cancel))
+                        nursery.start_soon(holders[-1].hold)
+                        await holders[-1].settled.wait()
+                        if holders[-1].error is not None:
+                            raise holders[-1].error
+                        if not holders[-1].entered:
+                            await trio.sleep_forever()  # it was cancelled, or what ends the program came out of it
+                    yield
+                except Exception as error:  # noqa: BLE001  # raised below, bare, once everything is left
+                    failed = error
+                finally:
+                    # One that is still being entered may yet succeed, and is then left at once, like the others.
+                    if holders and not holders[-1].settled.is_set():
+                        nursery.cancel_scope.cancel()
+                    with trio.CancelScope(shield=True):
+                        for holder in reversed(holders):
+                            holder.leave.set()
+                            await holder.left.wait()
+    finally:
+        errors = [holder.error for holder in reversed(holders) if holder.error is not None]
+        _raise_first(failed, [error for error in errors if error is not failed], passing)
+
+
+def _raise_first(failed: Exception | None, errors: list[Exception], passing: Passing) -> None:
+    """Raise the error that counts, with the others in sight; nothing if none does or what passes is more."""
+    fatal = passing.fatal
+    first = failed if fatal is None else fatal
+    if first is not None:
         for late in errors:
-            failed.add_note(f"while leaving a resource of the runtime: {type(late).__name__}: {late}")
+            first.add_note(f"while leaving a resource of the runtime: {type(late).__name__}: {in_words(late)}")
+    if fatal is not None:
+        return
+    if failed is not None:
         raise failed
     if len(errors) == 1:
         raise errors[0]
@@ -134,6 +178,13 @@ async def _lifespan(extension: Extension[Any], agent: Any) -> AsyncIterator[None
         manager = extension.lifespan(agent)
         if manager is None:
             yield
+        elif not hasattr(type(manager), "__aenter__"):
+            if inspect.iscoroutine(manager):
+                manager.close()
+            raise ConfigError(
+                f"extension {extension.name!r}: lifespan must give an async context manager, not "
+                f"{type(manager).__name__}; decorate it with contextlib.asynccontextmanager"
+            )
         else:
             async with manager:
                 yield

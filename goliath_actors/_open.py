@@ -14,8 +14,8 @@ import trio
 
 from ._agent import Agent, check_seconds
 from ._arguments import check_count
-from ._journal import leaves
-from ._lifespans import closing, hold_all, lifespans
+from ._journal import single
+from ._lifespans import Passing, closing, hold_all, lifespans
 from ._runtime import Runtime
 from .abc import Store
 from .errors import ConfigError
@@ -85,28 +85,33 @@ async def open_runtime(
     # Asked of the type, as `async with` does: a proxy with a `__getattr__` of its own is no context manager.
     held = [runtime.store] if hasattr(type(runtime.store), "__aenter__") else []
     failed: Exception | None = None
+    bare: BaseException | None = None
+    passing = Passing()
     try:
-        async with hold_all([*held, *closing(agents), *lifespans(agents)]):  # type: ignore[list-item]  # stores may be context managers
-            async with trio.open_nursery() as outer:
-                await outer.start(runtime.host)
-                outer.start_soon(runtime.watch)
-                outer.start_soon(runtime.sweep)
-                try:
-                    yield runtime
-                except Exception as error:  # noqa: BLE001  # raised below, bare, once every run has been told
-                    failed = error
-                    runtime.shut_down(f"{type(error).__name__} in the runtime's block")
-                await runtime.close()
-                outer.cancel_scope.cancel()
+        with passing:
+            async with hold_all([*held, *closing(agents), *lifespans(agents)]):  # type: ignore[list-item]  # stores may be context managers
+                async with trio.open_nursery() as outer:
+                    await outer.start(runtime.host)
+                    outer.start_soon(runtime.watch)
+                    outer.start_soon(runtime.sweep)
+                    try:
+                        yield runtime
+                    except Exception as error:  # noqa: BLE001  # raised below, bare, once every run has been told
+                        failed = error
+                        runtime.shut_down(f"{type(error).__name__} in the runtime's block")
+                    await runtime.close()
+                    outer.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         # Nurseries are an implementation detail: a single error comes out as itself.
-        real = {id(leaf): leaf for leaf in leaves(group)}
-        if len(real) != 1:
+        bare = single(group)
+        if bare is None or isinstance(bare, BaseExceptionGroup):
             raise
-        raise next(iter(real.values())) from None
     finally:
-        if failed is not None:  # also when a cancellation came after it: an error that escaped beats an abort
+        # Also when a cancellation came after it: an error that escaped beats an abort. Nothing beats the program's end.
+        if failed is not None and passing.fatal is None:
             raise failed
+    if bare is not None:  # out here, so that its cause and context stay what they were
+        raise bare
 
 
 async def serve_runtime(

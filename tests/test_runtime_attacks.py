@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from goliath_actors import Agent, Extension, RunAborted, ToolFailure, approve_al
 from goliath_actors._mailbox import Run
 from goliath_actors._work import Work
 from goliath_actors.errors import ConfigError, GoliathExtensionError, ReentrantRun, RuntimeClosed
-from goliath_actors.stores import InMemoryStore
+from goliath_actors.stores import InMemoryStore, SqliteStore
 from goliath_actors.testing import Journal, ScriptedModel
 from goliath_actors.tools import ToolOutcome
 
@@ -886,3 +888,130 @@ async def test_a_run_does_not_keep_the_runs_that_led_to_it() -> None:
         runtime.submit("20")
     gc.collect()
     assert [reference() for reference in kept if reference() is not None] == last
+
+
+# --- H11, R13: opening and leaving ------------------------------------------------------------------------------------
+
+
+class Living(Extension[Any]):
+    """Takes `entering` seconds to enter, whatever is cancelled, and may fail on leaving or end by itself."""
+
+    name = "living"
+
+    def __init__(self, *, entering: float = 0.0, leaving: Exception | None = None, ends_after: float = 1e9) -> None:
+        self.log: list[str] = []
+        self.entering = entering
+        self.leaving = leaving
+        self.ends_after = ends_after
+
+    @asynccontextmanager
+    async def lifespan(self, agent: Any) -> AsyncIterator[None]:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(self.entering)
+        self.log.append("entered")
+        try:
+            with trio.move_on_after(self.ends_after):
+                yield
+        finally:
+            await trio.lowlevel.checkpoint()
+            self.log.append("left")
+            if self.leaving is not None:
+                raise self.leaving
+
+
+async def test_a_lifespan_that_enters_although_opening_was_cancelled_is_left_again(autojump_clock: MockClock) -> None:
+    before, slow, never = Living(), Living(entering=2), Living()
+    slow.name, never.name = "slow", "never"
+    with trio.fail_after(60), trio.move_on_after(1) as scope:
+        async with open_runtime(loop_agent(extensions=(before, slow, never))):
+            raise AssertionError("the block began in a cancelled scope")
+    assert scope.cancelled_caught
+    assert trio.current_time() == 2
+    assert (before.log, slow.log, never.log) == (["entered", "left"], ["entered", "left"], [])
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_opening_a_file_can_be_cancelled_at_any_step(steps: int, tmp_path: Path) -> None:
+    with trio.fail_after(10), trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+
+            async def cancel() -> None:
+                for _ in range(steps):
+                    await trio.lowlevel.checkpoint()
+                scope.cancel()
+
+            nursery.start_soon(cancel)
+            async with open_runtime(loop_agent(), store=SqliteStore(tmp_path / "chat.db")):
+                await trio.sleep_forever()
+    assert scope.cancelled_caught
+    async with open_runtime(loop_agent(), store=SqliteStore(tmp_path / "chat.db")) as runtime:
+        assert (await runtime.run("hi")).text == "echo hi"
+
+
+async def test_an_error_of_leaving_comes_out_of_a_cancelled_runtime(autojump_clock: MockClock) -> None:
+    error = OSError("not flushed")
+    living = Living(leaving=error)
+    with pytest.raises(OSError, match="not flushed") as caught, trio.move_on_after(1):
+        async with open_runtime(loop_agent(extensions=(living,))):
+            await trio.sleep_forever()
+    assert caught.value is error
+
+
+async def test_a_lifespan_that_ends_by_itself_ends_the_runtime_with_a_word(autojump_clock: MockClock) -> None:
+    journal, living = Journal(), Living(ends_after=3)
+    with pytest.raises(RuntimeClosed, match="ended before the runtime did"):
+        async with open_runtime(loop_agent(for_ever, extensions=(living, journal))) as runtime:
+            runtime.submit("hi")
+            await trio.sleep_forever()
+    assert journal.heard("on_finish") == [("hi", "aborted")]
+    assert living.log == ["entered", "left"]
+    assert trio.current_time() == 3
+
+
+@pytest.mark.parametrize("plain", [True, False])
+async def test_a_lifespan_that_is_no_context_manager_says_what_to_do(plain: bool) -> None:
+    class Bare(Extension[Any]):
+        name = "bare"
+
+    async def coroutine(agent: Any) -> None:
+        raise AssertionError("unreachable: never awaited")
+
+    async def generator(agent: Any) -> AsyncIterator[None]:
+        yield
+
+    bare = Bare()
+    bare.lifespan = generator if plain else coroutine  # type: ignore[assignment,method-assign]
+    with pytest.raises(ConfigError, match="'bare': lifespan must give an async context manager"):
+        async with open_runtime(loop_agent(extensions=(bare,))):
+            pass  # pragma: no cover
+    gc.collect()  # a coroutine that was left unawaited would warn now
+
+
+@pytest.mark.parametrize("leaving", [None, OSError("not flushed")])
+async def test_an_exit_out_of_a_run_is_not_replaced_by_an_error_of_the_block(leaving: Exception | None) -> None:
+    fatal = SystemExit(3)
+
+    async def action(work: Work) -> str:
+        await trio.lowlevel.checkpoint()
+        raise fatal
+
+    with pytest.raises(SystemExit) as caught:
+        async with open_runtime(loop_agent(action, extensions=(Living(leaving=leaving),))) as runtime:
+            found: list[Any] = []
+            await waiter_of(runtime.submit("exit"), found)()
+            raise ValueError("the block")
+    assert caught.value is fatal
+    if leaving is not None:
+        assert fatal.__notes__ == ["while leaving a resource of the runtime: OSError: not flushed"]
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, Odd])
+async def test_what_the_block_raises_keeps_its_own_cause_and_context(kind: type[BaseException]) -> None:
+    cause, error = LookupError("why"), kind()
+    with pytest.raises(kind) as caught:
+        async with open_runtime(loop_agent(for_ever)) as runtime:
+            runtime.submit("hi")
+            raise error from cause
+    assert caught.value is error
+    assert error.__cause__ is cause
+    assert error.__context__ is None
