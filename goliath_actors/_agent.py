@@ -5,6 +5,7 @@ Floor 4½. Wrong configuration raises here, at once, never in the middle of a ru
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, final
 
@@ -14,7 +15,7 @@ from ._budget import resolve_counter
 from ._conductor import Conductor
 from ._frozen import FrozenDict
 from ._roster import Roster
-from ._schema import OutputSchema
+from ._schema import OutputSchema, is_async
 from ._toolloop import ToolLoop
 from ._work import Loop
 from .abc import Model, TokenCounter
@@ -175,6 +176,7 @@ class Agent(Generic[C]):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise ConfigError(f"Agent({name}=...) must be callable, not {type(value).__name__}")
+        check_on_event("Agent(on_event=...)", self.on_event)
         if not callable(self.facts):
             check_facts(self.facts)
         check_seconds("Agent(confirm_timeout=...)", self.confirm_timeout)
@@ -214,13 +216,22 @@ def check_facts(facts: object) -> Mapping[str, str]:
     return facts
 
 
+def check_on_event(what: str, callback: Callable[..., object] | None) -> None:
+    """Refuse an async event callback: it is called where nothing may wait, so nothing of it would ever run.
+
+    Raises: `ConfigError`.
+    """
+    if callback is not None and is_async(callback):
+        raise ConfigError(f"{what} must not be async; iterate over run.events() in a task of your own instead")
+
+
 def check_seconds(what: str, value: object, *, zero: bool = False) -> None:
     """Refuse what is no number of seconds above (or, if `zero`, from) 0; None means no limit.
 
-    Raises: `ConfigError`.
+    Raises: `ConfigError`, also for an integer that is too large for a clock.
     """
     if value is None:
         return
     good = isinstance(value, int | float) and not isinstance(value, bool) and (value > 0 or (zero and value == 0))
-    if not good:
+    if not good or (isinstance(value, int) and value > sys.float_info.max):
         raise ConfigError(f"{what} must be a positive number of seconds or None, not {value!r}")

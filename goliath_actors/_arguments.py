@@ -5,7 +5,9 @@ Floor 6. Refusing is synchronous and leaves no trace.
 
 from __future__ import annotations
 
-from ._agent import check_seconds
+from collections.abc import Callable
+
+from ._agent import check_on_event, check_seconds
 from ._run import RunOptions
 from .errors import ConfigError
 
@@ -30,7 +32,7 @@ def checked_id(conversation_id: object) -> str | None:
     return conversation_id
 
 
-def check_ask(ask: object, options: RunOptions, on_event: object, when_busy: object) -> None:
+def check_ask(ask: object, options: RunOptions, on_event: Callable[..., object] | None, when_busy: object) -> None:
     """Refuse what is no ask, or asks for what there is not (R2).
 
     Raises: `ConfigError`.
@@ -44,6 +46,7 @@ def check_ask(ask: object, options: RunOptions, on_event: object, when_busy: obj
     for name, value in (("confirm", options.confirm), ("on_event", on_event)):
         if value is not None and not callable(value):
             raise ConfigError(f"{name} must be callable, not {type(value).__name__}")
+    check_on_event("on_event", on_event)
     check_seconds("confirm_timeout", options.confirm_timeout)
 
 

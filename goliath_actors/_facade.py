@@ -194,6 +194,8 @@ class StreamBlock:
         self._guard: Any = None
 
     async def __aenter__(self) -> Run:
+        if self._run is not None:
+            raise ConfigError("a stream block can be entered once; call stream(...) again for another run")
         run: Run = self._accept()
         self._run = run
         self._guard = run.guard()
@@ -217,7 +219,8 @@ class StreamBlock:
         assert run is not None
         try:
             if run.state == "done" or run.replied:
-                await trio.lowlevel.checkpoint()
+                # Not cancelled here: that would take the place of what the block raises.
+                await trio.lowlevel.cancel_shielded_checkpoint()
             else:
                 await run.abandon()
         finally:

@@ -162,10 +162,13 @@ class Gate:
     _opened: trio.Event = attrs.Factory(trio.Event)
 
     def arm(self) -> Gate:
-        """Close the gate again and forget who was here; returns itself."""
+        """Close the gate again and forget who was here; returns itself. Who still waits goes on waiting for `open`."""
         self.reached = 0
-        self._arrived = trio.Event()
-        self._opened = trio.Event()
+        # An event that was never set is kept: somebody may be waiting for it.
+        if self._arrived.is_set():
+            self._arrived = trio.Event()
+        if self._opened.is_set():
+            self._opened = trio.Event()
         return self
 
     def open(self) -> None:

@@ -20,7 +20,7 @@ from goliath_actors._mailbox import Run
 from goliath_actors._work import Work
 from goliath_actors.errors import ConfigError, GoliathExtensionError, ReentrantRun, RuntimeClosed
 from goliath_actors.stores import InMemoryStore, SqliteStore
-from goliath_actors.testing import Journal, ScriptedModel
+from goliath_actors.testing import Gate, Journal, ScriptedModel
 from goliath_actors.tools import ToolOutcome
 
 from .loops import loop_agent
@@ -1015,3 +1015,72 @@ async def test_what_the_block_raises_keeps_its_own_cause_and_context(kind: type[
     assert caught.value is error
     assert error.__cause__ is cause
     assert error.__context__ is None
+
+
+# --- doors and fakes --------------------------------------------------------------------------------------------------
+
+
+async def test_a_number_of_seconds_that_no_clock_can_add_is_refused_before_anything_exists() -> None:
+    huge = 10**400
+    for option in ("finish_timeout", "idle_timeout"):
+        with pytest.raises(ConfigError, match=option):
+            async with open_runtime(loop_agent(), **{option: huge}):
+                pass  # pragma: no cover
+    async with open_runtime(loop_agent()) as runtime:
+        with pytest.raises(ConfigError, match="timeout"):
+            runtime.submit("hi", timeout=huge)
+        with pytest.raises(ConfigError, match="grace"):
+            await runtime.drain(huge)
+        assert runtime.statistics().conversations == 0
+        assert (await runtime.run("hi", timeout=10**300)).text == "echo hi"
+
+
+async def test_an_async_event_callback_is_refused_since_nothing_of_it_would_run() -> None:
+    async def on_event(event: Any) -> None:
+        raise AssertionError("unreachable: never awaited")
+
+    class Callback:
+        async def __call__(self, event: Any) -> None:
+            raise AssertionError("unreachable: never awaited")
+
+    for callback in (on_event, Callback()):
+        with pytest.raises(ConfigError, match="must not be async"):
+            loop_agent(on_event=callback)
+        async with open_runtime(loop_agent()) as runtime:
+            with pytest.raises(ConfigError, match="must not be async"):
+                runtime.submit("hi", on_event=callback)
+
+
+async def test_an_error_of_a_stream_block_comes_out_although_its_scope_is_cancelled() -> None:
+    async with open_runtime(loop_agent()) as runtime:
+        with trio.CancelScope() as scope, pytest.raises(ValueError, match="the block"):
+            async with runtime.stream("hi") as run:
+                await run.wait()
+                scope.cancel()
+                raise ValueError("the block")
+
+
+async def test_a_stream_block_cannot_be_entered_twice() -> None:
+    async with open_runtime(loop_agent()) as runtime:
+        block = runtime.stream("hi")
+        async with block as run:
+            with pytest.raises(ConfigError, match="entered once"):
+                async with block:
+                    pass  # pragma: no cover
+            assert (await run.wait()).text == "echo hi"
+        assert runtime.statistics().accepted == 1
+
+
+async def test_who_waits_at_a_gate_that_is_armed_again_is_let_through_when_it_opens() -> None:
+    gate = Gate()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(gate.wait_reached)
+        await wait_all_tasks_blocked()
+        gate.arm()
+        nursery.start_soon(gate.pass_through)
+        await gate.wait_reached()
+        gate.arm()
+        assert gate.reached == 0
+        gate.open()
+        nursery.cancel_scope.deadline = trio.current_time() + 5
+    assert not nursery.cancel_scope.cancelled_caught
