@@ -1053,7 +1053,7 @@ async def test_an_async_event_callback_is_refused_since_nothing_of_it_would_run(
 
 async def test_an_error_of_a_stream_block_comes_out_although_its_scope_is_cancelled() -> None:
     async with open_runtime(loop_agent()) as runtime:
-        with trio.CancelScope() as scope, pytest.raises(ValueError, match="the block"):
+        with pytest.raises(ValueError, match="the block"), trio.CancelScope() as scope:
             async with runtime.stream("hi") as run:
                 await run.wait()
                 scope.cancel()
