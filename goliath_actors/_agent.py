@@ -113,6 +113,7 @@ class Agent(Generic[C]):
         _check_text("Agent(name=...)", self.name)
         if len(self.name) > 512:
             raise ConfigError(f"Agent(name=...) must have at most 512 characters, it has {len(self.name)}")
+        _refuse_class("Agent(model=...)", self.model)
         if not callable(getattr(self.model, "stream", None)) or not isinstance(getattr(self.model, "name", None), str):
             raise ConfigError(
                 f"Agent(model=...) needs a `name` and a `stream` method, {type(self.model).__name__} has not; "
@@ -120,11 +121,12 @@ class Agent(Generic[C]):
             )
         if not isinstance(self.instructions, str):
             raise ConfigError(f"Agent(instructions=...) must be a string, not {type(self.instructions).__name__}")
-        put(self, "extensions", tuple(self.extensions))
+        put(self, "extensions", _as_tuple("Agent(extensions=...)", self.extensions))
         put(self, "roster", Roster.of(self.extensions))
+        put(self, "tools", _as_tuple("Agent(tools=...)", self.tools))
         put(self, "tool_table", FrozenDict(self._tools_by_name()))
-        put(self, "tools", tuple(self.tools))
-        put(self, "examples", tuple(_example(example) for example in self.examples))
+        examples = _as_tuple("Agent(examples=...)", self.examples)
+        put(self, "examples", tuple(_example(example) for example in examples))
         self._check_loop()
         self._check_callables()
         put(self, "counter", resolve_counter(self.token_counter, self.model))
@@ -189,6 +191,18 @@ class Agent(Generic[C]):
                 )
 
 
+def _as_tuple(what: str, value: Any) -> tuple[Any, ...]:
+    """Return the items; a single thing where a list is wanted is a common slip, and so is a string."""
+    if isinstance(value, str | bytes | Mapping) or not hasattr(type(value), "__iter__"):
+        raise ConfigError(f"{what} must be a list, not one {type(value).__name__}; put it in brackets")
+    return tuple(value)
+
+
+def _refuse_class(what: str, value: object) -> None:
+    if isinstance(value, type):
+        raise ConfigError(f"{what} got the class {value.__name__} itself; make one: {value.__name__}(...)")
+
+
 def _check_text(what: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
         raise ConfigError(f"{what} must be a string with text in it, not {value!r}")
@@ -225,13 +239,14 @@ def check_on_event(what: str, callback: Callable[..., object] | None) -> None:
         raise ConfigError(f"{what} must not be async; iterate over run.events() in a task of your own instead")
 
 
-def check_seconds(what: str, value: object, *, zero: bool = False) -> None:
-    """Refuse what is no number of seconds above (or, if `zero`, from) 0; None means no limit.
+def check_seconds(what: str, value: object, *, zero: bool = False, none: bool = True) -> None:
+    """Refuse what is no number of seconds above (or, if `zero`, from) 0; None, if it is allowed, means no limit.
 
     Raises: `ConfigError`, also for an integer that is too large for a clock.
     """
-    if value is None:
+    if value is None and none:
         return
     good = isinstance(value, int | float) and not isinstance(value, bool) and (value > 0 or (zero and value == 0))
     if not good or (isinstance(value, int) and value > sys.float_info.max):
-        raise ConfigError(f"{what} must be a positive number of seconds or None, not {value!r}")
+        least = "a number of seconds, 0 or more" if zero else "a positive number of seconds"
+        raise ConfigError(f"{what} must be {least}{' or None' if none else ''}, not {value!r}")

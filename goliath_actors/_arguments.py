@@ -5,13 +5,14 @@ Floor 6. Refusing is synchronous and leaves no trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterable
 
 from ._agent import check_on_event, check_seconds
 from ._run import RunOptions
 from .errors import ConfigError
 
-__all__ = ["MAX_ID", "check_ask", "check_count", "checked_id"]
+__all__ = ["MAX_ID", "check_ask", "check_count", "checked_id", "hint"]
 
 MAX_ID = 512  # characters of a conversation id (R1)
 
@@ -59,3 +60,9 @@ def check_count(what: str, value: object, least: int, *, none: bool = True) -> N
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigError(f"{what} must be an integer of at least {least}{' or None' if none else ''}, not {value!r}")
+
+
+def hint(name: object, known: Iterable[str]) -> str:
+    """Return "; did you mean …?" for a name that is nearly one of those known, else nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1) if isinstance(name, str) else []
+    return f"; did you mean {close[0]!r}?" if close else ""

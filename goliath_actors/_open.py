@@ -6,6 +6,7 @@ the host, the watcher and the sweeper; beside them, unshielded, the user's block
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -49,6 +50,10 @@ def _made(
     check_seconds("idle_timeout", idle_timeout, zero=True)
     if store is None:
         store = InMemoryStore()
+    if isinstance(store, type):
+        raise ConfigError(f"store got the class {store.__name__} itself; make one: {store.__name__}(...)")
+    if isinstance(store, str | os.PathLike):
+        raise ConfigError(f"store must be a store, not a path; use SqliteStore({str(store)!r})")
     for method in ("load", "commit", "entries", "forget"):
         if not callable(getattr(store, method, None)):
             raise ConfigError(f"store={type(store).__name__} has no method {method!r}; see goliath_actors.abc.Store")
@@ -81,15 +86,17 @@ async def open_runtime(
     Cancellation: a normal end of the block waits for every accepted run. An exception in the block, or cancellation
     from outside, aborts all of them (cause `shutdown`), tells every observer, and then passes, a single error bare.
     """
+    if not trio.lowlevel.in_trio_run():
+        raise ConfigError("goliath_actors runs on trio: open a runtime inside trio.run(main), not under another loop")
     runtime = _made(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
     # Asked of the type, as `async with` does: a proxy with a `__getattr__` of its own is no context manager.
-    held = [runtime.store] if hasattr(type(runtime.store), "__aenter__") else []
+    held: list[Any] = [runtime.store] if hasattr(type(runtime.store), "__aenter__") else []
     failed: Exception | None = None
     bare: BaseException | None = None
     passing = Passing()
     try:
         with passing:
-            async with hold_all([*held, *closing(agents), *lifespans(agents)]):  # type: ignore[list-item]  # stores may be context managers
+            async with hold_all([*held, *closing(agents), *lifespans(agents)]):
                 async with trio.open_nursery() as outer:
                     await outer.start(runtime.host)
                     outer.start_soon(runtime.watch)

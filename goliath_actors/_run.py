@@ -20,9 +20,9 @@ from ._panel import Panel, RunStopped, combine
 from ._schema import OutputSchema
 from ._threads import ConversationThreads
 from ._work import Ending, Health, Work
-from .abc import Store
+from .abc import Model, Store
 from .errors import ConfigError
-from .events import RunStarted
+from .events import Escalate, RunStarted
 from .hooks import BeforeRun, Respond, Stop
 from .values import Responded, RunResult, Stopped
 
@@ -77,7 +77,12 @@ class Finished:
             waiting=ending.waiting,
             usage=journal.usage,
             diagnostics=tuple(journal.diagnostics),
+            error=None if ending.reason is None else _first_escalation(journal),
         )
+
+
+def _first_escalation(journal: RunJournal) -> str | None:
+    return next((event.error for event in journal.trace if isinstance(event, Escalate)), None)
 
 
 # The turn around this is protected from Ctrl-C; application code is not: an endless loop in a tool can be interrupted.
@@ -156,7 +161,13 @@ async def _configure(agent: Agent[Any], work: Work) -> None:
                 size = await size
             if not isinstance(size, int) or isinstance(size, bool) or size <= 0:
                 raise ConfigError(f"window must be a positive integer, the callable gave {size!r}")
-            work.window = size
+            work.window = _narrowed(size, work.model)
+
+
+def _narrowed(window: int, model: Model) -> int:
+    """Return the loop's window, or the model's own where that is smaller and it says so."""
+    own: Any = getattr(model, "window", None)
+    return min(window, own) if isinstance(own, int) and not isinstance(own, bool) and own > 0 else window
 
 
 def takes_argument(function: Callable[..., Any]) -> bool:
@@ -219,7 +230,7 @@ def make_work(
         model=agent.model,
         tools=agent.tool_table,
         counter=agent.counter,
-        window=window if isinstance(window, int) else 0,
+        window=_narrowed(window, agent.model) if isinstance(window, int) else 0,
         store=store,
         key=key,
         health=health,

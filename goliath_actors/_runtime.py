@@ -19,7 +19,7 @@ import trio
 from trio_util import AsyncBool
 
 from ._agent import Agent, check_seconds, output_schema
-from ._arguments import check_ask, checked_id
+from ._arguments import check_ask, checked_id, hint
 from ._conversation import Actor, Turns
 from ._directory import Directory, Entry
 from ._facade import Conversation, StreamBlock
@@ -232,10 +232,10 @@ class Runtime:
         entry = self._entry(agent)
         if self._state not in ("open", "draining") and self._asker() is None:
             raise self._closed()
-        if name not in entry.agent.tool_table:
-            raise ConfigError(
-                f"agent {entry.agent.name!r} has no tool {name!r} (it has {_listed(entry.agent.tool_table)})"
-            )
+        tools = entry.agent.tool_table
+        if name not in tools:
+            known = f"{hint(name, tools)} (it has {_listed(tools)})"
+            raise ConfigError(f"agent {entry.agent.name!r} has no tool {name!r}{known}")
         options = RunOptions(confirm, finish_timeout=self._finish_timeout)
         run = self._make_run(entry, None, f"invoke {name}", context, math.inf, options, None)
         run.journal.callbacks = ()  # there is no run, so there are no events of one; hooks are asked all the same
@@ -259,7 +259,7 @@ class Runtime:
         """
         if grace is None:
             raise ConfigError("drain(grace=...) must be a number of seconds; it is how long runs may still take")
-        check_seconds("drain(grace=...)", grace, zero=True)
+        check_seconds("drain(grace=...)", grace, zero=True, none=False)
         self._refuse_drain()
         if self._state in ("open", "closing"):
             self._state = "draining"
@@ -447,7 +447,8 @@ class Runtime:
         if entry is not None and isinstance(agent, Agent) and entry.agent is not agent:
             entry = None  # another one of the same name
         if entry is None:
-            raise ConfigError(f"no agent {agent!r} in this runtime (it has {_listed(self._directory.entries)})")
+            known = f"{hint(agent, self._directory.entries)} (it has {_listed(self._directory.entries)})"
+            raise ConfigError(f"no agent {agent!r} in this runtime{known}")
         return entry
 
     # --- turns ------------------------------------------------------------------------------------------------------

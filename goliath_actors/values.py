@@ -230,7 +230,11 @@ class Abort:
 # `trace` holds events; they live a floor above, hence Any.
 @attrs.frozen
 class RunResult:
-    """How a run ended well. `text` is never empty without a `reason`."""
+    """How a run ended well. `text` is never empty without a `reason`.
+
+    `reason` is the first escalation reason, `error` says more of it (what a provider said, for instance), as the
+    `Escalate` event does; `trace` has every event but text deltas.
+    """
 
     run_id: str
     conversation_id: str | None
@@ -247,6 +251,7 @@ class RunResult:
     waiting: tuple[Waiting, ...] = ()
     usage: Usage = Usage()
     diagnostics: tuple[Diagnostic, ...] = ()
+    error: str | None = None
 
 
 @attrs.frozen
