@@ -257,8 +257,6 @@ class Runtime:
 
         Cancellation: the runtime stays closed for new asks; runs go on until the block ends.
         """
-        if grace is None:
-            raise ConfigError("drain(grace=...) must be a number of seconds; it is how long runs may still take")
         check_seconds("drain(grace=...)", grace, zero=True, none=False)
         self._refuse_drain()
         if self._state in ("open", "closing"):
