@@ -6,6 +6,7 @@ cache of threads, so an idle store holds neither a thread nor a task and can be 
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
 from collections import deque
@@ -31,7 +32,8 @@ class _Ticket(Generic[T]):
     work: Work[T] | None
     close: bool = False
     loop: trio.lowlevel.TrioToken = attrs.Factory(trio.lowlevel.current_trio_token)
-    task: trio.lowlevel.Task = attrs.Factory(trio.lowlevel.current_task)
+    # None: nobody waits for it.
+    task: trio.lowlevel.Task | None = attrs.Factory(trio.lowlevel.current_task)
     value: T | None = None
     error: Exception | None = None
 
@@ -76,6 +78,16 @@ class GroupCommit:
         # It is set now; None may be the value.
         return cast(T, ticket.value)
 
+    def post(self, work: Work[object]) -> None:
+        """Have `work` done in its turn without waiting for it; whether it succeeds is told to nobody.
+
+        What is posted before `close` is called is done before the connection closes.
+        """
+        ticket = _Ticket(work, task=None)
+        # Without a thread it is dropped, as if it had failed.
+        with contextlib.suppress(StoreError):
+            self._queue(ticket)
+
     async def open(self) -> None:
         """Have the connection open. Raises and is cancelled as `run`."""
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -88,6 +100,13 @@ class GroupCommit:
     # Protected, since a KeyboardInterrupt between the two steps would leave a ticket that wakes a task elsewhere.
     @trio.lowlevel.enable_ki_protection
     async def _through(self, ticket: _Ticket[Any]) -> None:
+        self._queue(ticket)
+        await trio.lowlevel.wait_task_rescheduled(lambda raise_cancel: trio.lowlevel.Abort.FAILED)
+        if ticket.error is not None:
+            raise ticket.error
+
+    @trio.lowlevel.enable_ki_protection
+    def _queue(self, ticket: _Ticket[Any]) -> None:
         with self._lock:
             self._pending.append(ticket)
             start, self._running = not self._running, True
@@ -99,9 +118,6 @@ class GroupCommit:
                     self._pending.remove(ticket)
                     self._running = False
                 raise StoreError(f"no thread to write with ({error}); nothing was changed, try again") from error
-        await trio.lowlevel.wait_task_rescheduled(lambda raise_cancel: trio.lowlevel.Abort.FAILED)
-        if ticket.error is not None:
-            raise ticket.error
 
     def _work_off(self) -> None:
         while True:
@@ -192,4 +208,5 @@ def _tell(batch: list[_Ticket[Any]]) -> None:
 
 def _wake(tickets: list[_Ticket[Any]]) -> None:
     for ticket in tickets:
-        trio.lowlevel.reschedule(ticket.task)
+        if ticket.task is not None:
+            trio.lowlevel.reschedule(ticket.task)

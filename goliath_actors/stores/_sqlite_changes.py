@@ -6,6 +6,7 @@ Floor 2, under `sqlite`. Each runs in a savepoint: what it raises undoes what it
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Collection
 
 from goliath_actors.abc import Record, Unset
 
@@ -17,7 +18,12 @@ __all__ = ["acquire", "commit", "forget", "release"]
 
 
 def commit(
-    connection: sqlite3.Connection, key: str, change: EncodedChange, expect: int | None, token: int | None, told: bool
+    connection: sqlite3.Connection,
+    key: str,
+    change: EncodedChange,
+    expect: int | None,
+    token: int | None,
+    told: Collection[int],
 ) -> Record:
     """Apply `change` and return the new record.
 
@@ -25,8 +31,8 @@ def commit(
     """
     packed = pack(key)
     head = head_of(connection, packed)
-    if head is None and not told:
-        tell_of_quarantine(connection, packed)
+    if head is None:
+        tell_of_quarantine(connection, packed, told)
     old = head or NOTHING
     newest = 0
     if token is not None:
@@ -51,8 +57,6 @@ def commit(
         _append(connection, key, id, kept, change.append)
     for entry_id, visible in change.visibility.items():
         _set_visibility(connection, key, id, entry_id, visible)
-    if told:
-        connection.execute("UPDATE quarantine SET reported = 1 WHERE key = ? AND reported = 0", (packed,))
     return record
 
 

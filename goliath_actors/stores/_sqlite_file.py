@@ -52,7 +52,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TABLE leases (
             key BLOB PRIMARY KEY, owner BLOB, token INTEGER NOT NULL, expires REAL NOT NULL, ttl REAL NOT NULL)""",
         # What could not be read, as it was: a whole record (with its entries, as rows that are `part_of` it), or one
-        # entry. `reported` is 0 until a change was made by somebody who had been told.
+        # entry. `reported` is 0 until somebody was told.
         """CREATE TABLE quarantine (
             id INTEGER PRIMARY KEY, key BLOB NOT NULL, at REAL NOT NULL, reason TEXT NOT NULL,
             reported INTEGER NOT NULL, part_of INTEGER, version, entries, failures, memory, metadata, private,

@@ -1,7 +1,7 @@
 """Setting aside what a `SqliteStore` cannot read, so that nothing is lost and the rest goes on.
 
-Floor 2, under `sqlite`. Both functions are pieces of work of a group commit. They look again before they act: another
-process may have repaired or deleted the row meanwhile.
+Floor 2, under `sqlite`. All functions are pieces of work of a group commit. Those that set aside look again before they
+act: another process may have repaired or deleted the row meanwhile.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sqlite3
 
 from ._sqlite_rows import BadEntry, BadRecord, check_entry, check_record, pack
 
-__all__ = ["set_aside_entry", "set_aside_record"]
+__all__ = ["note_told", "set_aside_entry", "set_aside_record"]
 
 
 def set_aside_record(connection: sqlite3.Connection, key: str, at: float) -> tuple[int, str] | None:
@@ -63,3 +63,8 @@ def set_aside_entry(connection: sqlite3.Connection, key: str, position: int, at:
     assert place is not None
     connection.execute(f"UPDATE entries SET body = NULL, idempotency_key = NULL WHERE {where}", (packed, position))
     return place, reason
+
+
+def note_told(connection: sqlite3.Connection, key: str, place: int) -> None:
+    """Write down that somebody was told of the row `place` of the quarantine, so that later processes go on."""
+    connection.execute("UPDATE quarantine SET reported = 1 WHERE id = ? AND key = ?", (place, pack(key)))

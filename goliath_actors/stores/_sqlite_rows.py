@@ -6,6 +6,7 @@ Floor 2, under `sqlite`. They run in worker threads, on a connection that cannot
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Collection
 from typing import TypeAlias
 
 import attrs
@@ -49,7 +50,8 @@ class BadEntry(Exception):
 
 @attrs.define(eq=False)
 class Untold(Exception):
-    """Something was set aside earlier, as the row `place` of the quarantine, and perhaps nobody heard of it."""
+    """Something was set aside earlier, as the row `place` of the quarantine, and perhaps nobody heard of it: whoever
+    did so may have died first."""
 
     place: int
     reason: str
@@ -108,8 +110,8 @@ def head_of(connection: sqlite3.Connection, key: bytes) -> Known | None:
     return Known(id, version, entries, failures, memory, metadata, private)
 
 
-def load(connection: sqlite3.Connection, key: str, told: bool) -> Record:
-    """Return the record of `key`. `told`: the caller has been told of what was set aside under this key.
+def load(connection: sqlite3.Connection, key: str, told: Collection[int]) -> Record:
+    """Return the record of `key`. `told`: the rows of the quarantine that the caller has been told of.
 
     Raises: `BadRecord`; `Untold`.
     """
@@ -117,8 +119,7 @@ def load(connection: sqlite3.Connection, key: str, told: bool) -> Record:
     head = head_of(connection, packed)
     if head is not None:
         return head.record()
-    if not told:
-        tell_of_quarantine(connection, packed)
+    tell_of_quarantine(connection, packed, told)
     return Record()
 
 
@@ -144,13 +145,19 @@ def check_entry(connection: sqlite3.Connection, key: bytes, position: int) -> No
         entry_of(*row)
 
 
-def tell_of_quarantine(connection: sqlite3.Connection, key: bytes) -> None:
-    """Raise `Untold` if something was set aside under this key and no change was made since by one who knew."""
-    row = connection.execute(
+def tell_of_quarantine(connection: sqlite3.Connection, key: bytes, told: Collection[int]) -> None:
+    """Raise `Untold` if something was set aside under this key that nobody is known to have been told of."""
+    rows = connection.execute(
         "SELECT id, reason FROM quarantine WHERE key = ? AND reported = 0 AND part_of IS NULL ORDER BY id", (key,)
-    ).fetchone()
-    if row is not None:
-        raise Untold(row[0], row[1].decode(errors="replace"))
+    ).fetchall()
+    for place, reason in rows:
+        if place not in told:
+            raise Untold(place, _words(reason))
+
+
+def _words(reason: object) -> str:
+    # The connection that reads gets texts as bytes, and a damaged file may hold anything.
+    return reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
 
 
 def entries(
@@ -160,7 +167,7 @@ def entries(
     after: int | None,
     limit: int,
     anchor: int | None,
-    told: bool,
+    told: Collection[int],
 ) -> Page:
     """Return a page, as of one moment. An entry that was set aside leaves its position empty.
 
@@ -170,8 +177,7 @@ def entries(
     connection.execute("BEGIN")
     try:
         head = head_of(connection, packed)
-        if not told:
-            tell_of_quarantine(connection, packed)
+        tell_of_quarantine(connection, packed, told)
         old = head or NOTHING
         page = page_bounds(old.entries, before, after, limit, anchor)
         rows = connection.execute(

@@ -9,7 +9,7 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +28,7 @@ from ._codec import encode_change
 from ._group_commit import GroupCommit, Work
 from ._rules import check_lease, check_limit
 from ._sqlite_file import Synchronous, open_reader, open_writer, translate
-from ._sqlite_quarantine import set_aside_entry, set_aside_record
+from ._sqlite_quarantine import note_told, set_aside_entry, set_aside_record
 
 __all__ = ["SqliteStore"]
 
@@ -88,7 +88,9 @@ class SqliteStore:
     one process write to a file unless `sqlite3.sqlite_version` is newer. Never put the file on a network disk.
 
     A record that cannot be read is moved to the table `quarantine` of the file and reported as `StoreCorrupt`; the
-    conversation starts empty only after somebody was told so. An unreadable entry is set aside alone.
+    conversation starts empty only after somebody was told so. An unreadable entry is set aside alone. The file
+    remembers what was told, so the next use goes on, in whatever process; only if that could not be written down, as
+    when a process was killed in the instant of telling, is it told again.
 
     Cancellation: every method is a checkpoint before it does anything. A write that is under way is waited for
     (shielded, bounded by `busy_timeout` and the disk), so `Cancelled` out of one means that nothing was changed. A
@@ -115,8 +117,8 @@ class SqliteStore:
     _entered: int = attrs.field(default=0, init=False)
     _opened: bool = attrs.field(default=False, init=False)
     _closed: bool = attrs.field(default=False, init=False)
-    # Keys of which this object has reported that something was set aside: they may go on.
-    _told: set[str] = attrs.field(factory=set, init=False)
+    # Rows of the quarantine, by key, that this object has told of and the file may not yet know as told.
+    _told: dict[str, set[int]] = attrs.field(factory=dict, init=False)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open" if self._opened else "not opened"
@@ -178,7 +180,8 @@ class SqliteStore:
         """
         work = partial(changes.commit, key=key, change=encode_change(change), expect=expect, token=token)
         record = await self._telling(key, lambda told: self._write(partial(work, told=told)))
-        self._told.discard(key)
+        # What was told before has reached the file ahead of this change.
+        self._told.pop(key, None)
         return record
 
     async def entries(
@@ -203,7 +206,7 @@ class SqliteStore:
     async def forget(self, key: str) -> None:
         """Delete the record, its entries, and what was set aside of it; a lease stays. See `Store.forget`."""
         await self._write(partial(changes.forget, key=key))
-        self._told.discard(key)
+        self._told.pop(key, None)
 
     async def keys(self, prefix: str = "", after: str | None = None, limit: int = 100) -> Sequence[str]:
         """Return up to `limit` keys that begin with `prefix`, in order of code points, from behind `after`."""
@@ -265,15 +268,16 @@ class SqliteStore:
         self._readers.append(connection)
         return value
 
-    async def _telling(self, key: str, attempt: Callable[[bool], Awaitable[T]]) -> T:
+    async def _telling(self, key: str, attempt: Callable[[Collection[int]], Awaitable[T]]) -> T:
         """Return what `attempt` returns; what it cannot read is set aside, and told.
 
-        Invariant: a conversation of which something was set aside starts empty only for somebody who was told so. The
-        file remembers, in `reported`, until a change was made by such a one; whoever opens it before hears it again.
+        Invariant: nobody goes on without what was set aside before somebody was told. Setting aside and telling are two
+        steps, and a process can die between them: hence `reported` in the file, which is written behind the error,
+        never before it.
         """
         for _ in range(3):
             try:
-                return await attempt(key in self._told)
+                return await attempt(frozenset(self._told.get(key, ())))
             except rows.BadRecord:
                 found = await self._writer.run(partial(set_aside_record, key=key, at=time.time()))
                 what = f"the record of {key!r} in {self._path}"
@@ -288,8 +292,11 @@ class SqliteStore:
                 what = f"something of {key!r} in {self._path}"
                 then = "earlier; the conversation goes on without it from its next use on"
             if found is not None:
-                self._told.add(key)
                 place, reason = found
+                self._told.setdefault(key, set()).add(place)
+                # Not waited for: it is done behind the error that is on its way, and should it fail, then the next one
+                # who opens the file hears it once more.
+                self._writer.post(partial(note_told, key=key, place=place))
                 where = f"row {place} of the table quarantine"
                 raise StoreCorrupt(f"{what} could not be read ({reason}) and was set aside as {where}, {then}")
         raise StoreError(f"{key!r} in {self._path} changes while it is being read; try again")
