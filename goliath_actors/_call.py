@@ -15,6 +15,7 @@ import trio
 
 from ._budget import ContentBudgets
 from ._frozen import FrozenDict, thaw
+from ._journal import in_words
 from ._text import clip
 from ._work import Work
 from .errors import ConfigError, ToolFailure, ToolInputError
@@ -43,8 +44,15 @@ def explain(error: Exception) -> str:
     """Return what a planner is told of an exception: the tool's own words, or the message and what to do next."""
     if isinstance(error, ToolFailure):
         return error.text
-    message = clip(str(error).strip() or type(error).__name__, REASON_CHARS)
-    return f"Failed: {message}. Change the arguments or use another tool."
+    return f"Failed: {clip(_told(error), REASON_CHARS)}. Change the arguments or use another tool."
+
+
+def _told(error: Exception) -> str:
+    """What an exception says. One word, or the key of a `KeyError`, says too little without the name of its type."""
+    kind = type(error).__name__
+    said = in_words(error).strip() or kind
+    alone = isinstance(error, KeyError) or len(said.split()) == 1
+    return f"{kind}: {said}" if alone and said != kind else said
 
 
 @attrs.define(eq=False)
@@ -158,7 +166,7 @@ async def _resolve(work: Work, call: Call) -> None:
     except ToolInputError as error:
         call.invalid = str(error)
     except Exception as error:  # noqa: BLE001  # the tool's own code; its words go to whoever asked
-        call.invalid = clip(str(error).strip() or type(error).__name__, REASON_CHARS)
+        call.invalid = clip(_told(error), REASON_CHARS)
 
 
 def context_of(work: Work, call: Call) -> ToolContext[Any]:
@@ -235,4 +243,5 @@ def _check_answer(answer: object) -> None:
         return
     if isinstance(answer, Confirmed) and isinstance(answer.approved, bool) and isinstance(answer.reason, str):
         return
-    raise ConfigError(f"confirm must return a bool, a Confirmed or a Suspend, not {answer!r}")
+    # `Suspend` is left out on purpose: no loop of this version can wait for it.
+    raise ConfigError(f"confirm must return True, False or a Confirmed(approved, reason), not {answer!r}")

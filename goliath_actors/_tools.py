@@ -34,7 +34,8 @@ __all__ = ["RESULT_CHARS", "cap_result", "close", "conclude", "dispatch", "execu
 RESULT_CHARS = 600  # characters of a result in summary mode, whoever wrote it
 INVOKE_WINDOW = 4096  # tokens that bound a result where no loop says how large its window is
 
-UNFINISHED = "Execution did not complete; it may have taken effect."
+UNFINISHED = "Execution did not complete."
+UNFINISHED_WRITE = "Execution did not complete; it may have taken effect."
 NOT_STARTED = "Not started: the run ended first."
 UNPROCESSED = "Executed; its output was not processed."
 UNFORMATTED = "Completed. The output could not be put into words."
@@ -46,6 +47,7 @@ UNFORMATTED = "Completed. The output could not be put into words."
 def provisional(work: Work, call: Call) -> Step:
     """Return the step as it stands before the tool starts: it may have happened (invariant 9)."""
     outcome = call.outcome
+    unfinished = UNFINISHED_WRITE if call.tool.writes else UNFINISHED
     return Step(
         index=len(work.journal.steps),
         kind="tool",
@@ -57,7 +59,7 @@ def provisional(work: Work, call: Call) -> Step:
         skip_reason=call.skip_reason,
         extension=None if outcome is None else outcome.extension,
         from_step=None if outcome is None else outcome.from_step,
-        result=UNFINISHED if outcome is None else call.result,
+        result=unfinished if outcome is None else call.result,
         writes=call.tool.writes,
     )
 

@@ -72,7 +72,7 @@ class GoliathBudgetError(GoliathError):
     def __str__(self) -> str:
         return (
             f"the {self.phase} prompt needs {self.tokens} tokens and may use {self.limit}; "
-            "shorten instructions, facts or tool schemas, or raise the loop's window"
+            "shorten the ask, the instructions, the facts or the tools' schemas, or raise the loop's window"
         )
 
 

@@ -406,6 +406,18 @@ async def test_c4_strict_budget_overrides_what_extensions_imply() -> None:
     assert result.reason == "context-budget"
 
 
+async def test_c4_an_ask_that_is_too_long_is_named_among_what_to_shorten() -> None:
+    loop = Conductor(strict_budget=True)
+    async with open_runtime(planned([], loop=loop)) as runtime:
+        with pytest.raises(GoliathBudgetError) as caught:
+            await runtime.run("x" * 30_000)
+    error = caught.value
+    assert str(error) == (
+        f"the {error.phase} prompt needs {error.tokens} tokens and may use {error.limit}; shorten the ask, the "
+        "instructions, the facts or the tools' schemas, or raise the loop's window"
+    )
+
+
 async def test_c4_an_oversized_best_effort_prompt_is_swallowed_or_raised() -> None:
     def agent(strict: bool) -> Any:
         return planned([], facts={"big": "x" * 30_000}, loop=Conductor(max_steps=0, strict_budget=strict))

@@ -183,6 +183,7 @@ async def test_an_answer_that_is_none_is_the_confirmations_error(answer: Any) ->
     made: list[str] = []
     ending = await end(planned(MAKE, tools=[creator(made)], confirm=lambda request: answer))
     assert isinstance(ending.error, ConfigError)
+    assert str(ending.error) == f"confirm must return True, False or a Confirmed(approved, reason), not {answer!r}"
     assert (ending.origin, made) == ("confirm", [])
 
 
@@ -349,6 +350,70 @@ async def test_an_abort_abandons_a_thread_and_the_step_says_so() -> None:
     assert [(step.status, step.result) for step in envelope.outcome.steps] == [
         ("unknown", "Execution did not complete; it may have taken effect.")
     ]
+
+
+async def test_a_read_that_was_aborted_does_not_claim_an_effect() -> None:
+    gate = Gate()
+
+    @tool
+    async def look(name: str) -> str:
+        """Look for a thing."""
+        await gate.pass_through()
+        return "found"
+
+    async with open_runtime(planned([use("look"), {"name": "x"}], tools=[look])) as runtime:
+        looking = runtime.submit("hello")
+        await gate.wait_reached()
+        looking.abort()
+        with pytest.raises(RunAborted):
+            await looking.wait()
+    assert looking.outcome is not None
+    assert [(step.status, step.result) for step in looking.outcome.steps] == [
+        ("unknown", "Execution did not complete.")
+    ]
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyError("boom"), "KeyError: 'boom'"),
+        (KeyError("no such room"), "KeyError: 'no such room'"),
+        (ValueError("boom"), "ValueError: boom"),
+        (IndexError(7), "IndexError: 7"),
+        (ValueError("no such room"), "no such room"),
+        (ValueError(), "ValueError"),
+        (ValueError("  "), "ValueError"),
+        (Speechless(), "Speechless"),
+    ],
+)
+async def test_an_error_that_says_too_little_is_told_with_its_type(error: Exception, said: str) -> None:
+    @tool
+    async def look(name: str) -> str:
+        """Look for a thing."""
+        raise error
+
+    result = await run(planned([use("look"), {"name": "x"}, ANSWER, "done"], tools=[look]))
+    assert result.steps[0].result == f"Failed: {said}. Change the arguments or use another tool."
+
+
+async def test_what_a_resolver_says_too_shortly_is_told_with_its_type() -> None:
+    def resolve(input: Any, ctx: Any) -> Any:
+        return {"name": {}[input["name"]]}
+
+    @tool(resolve_input=resolve)
+    async def look(name: str) -> str:
+        """Look for a thing."""
+        return name
+
+    async with open_runtime(planned([], tools=[look])) as runtime:
+        with pytest.raises(ToolInputError) as caught:
+            await runtime.invoke_tool("look", {"name": "x"})
+    assert caught.value.problems == ("KeyError: 'x'",)
 
 
 async def test_a_hook_may_run_a_tool_twice_and_both_times_count() -> None:
