@@ -6,6 +6,7 @@ Floor 1½. `@tool` makes a `Tool` from a function; `Tool(...)` by hand takes a J
 from __future__ import annotations
 
 import copy
+import difflib
 import math
 import re
 import sys
@@ -361,6 +362,19 @@ def _check_settings(tool: Tool) -> None:
 
 # --- the decorator --------------------------------------------------------------------------------------------------
 
+# What `@tool` passes on to `Tool`; the rest comes from the function.
+_SETTINGS: Final = (
+    "writes",
+    "requires",
+    "resolve_input",
+    "to_model_output",
+    "output_mode",
+    "sequential",
+    "timeout",
+    "confirm",
+    "on_output",
+)
+
 
 @overload
 def tool(function: Callable[..., Any], /) -> Tool: ...
@@ -402,12 +416,14 @@ def tool(
 
     Raises: ConfigError that names the parameter and the function, for what has no schema: no annotation, `*args`,
     `**kwargs`, positional-only parameters, types that JSON cannot express; for a parameter named `missing`, which
-    planned loops need for themselves; for a blank name or description and for settings that could not work.
+    planned loops need for themselves; for a docstring that describes a parameter that is not there; for a blank name
+    or description, for settings that could not work and for those that do not exist.
     """
 
     def make(wanted: Callable[..., Any], names: Mapping[str, Any]) -> Tool:
         if isinstance(wanted, Tool):
             raise ConfigError(f"{wanted!r} is a tool already")
+        _refuse_unknown(wanted, settings)
         signature = read_function(wanted, is_context=_is_context, names=names, reserved=_RESERVED)
         return Tool(
             name=signature.name if name is None else name,
@@ -422,6 +438,16 @@ def tool(
     if function is not None:
         return make(function, sys._getframe(1).f_locals)
     return lambda wanted: make(wanted, sys._getframe(1).f_locals)
+
+
+def _refuse_unknown(wanted: object, settings: Iterable[str]) -> None:
+    for name in settings:
+        if name in _SETTINGS:
+            continue
+        close = difflib.get_close_matches(name, ("name", "description", *_SETTINGS), n=1)
+        meant = f"did you mean {close[0]!r}?" if close else f"the others are {', '.join(_SETTINGS)}"
+        owner = getattr(wanted, "__qualname__", type(wanted).__qualname__)
+        raise ConfigError(f"@tool({name}=...) of {owner}(): there is no such setting; {meant}")
 
 
 def _callable(function: Any) -> Callable[..., Any]:

@@ -150,6 +150,107 @@ def test_docstrings_of_three_styles_are_read(docstring: str, description: str, n
     assert {name: item["description"] for name, item in properties.items() if "description" in item} == notes
 
 
+@pytest.mark.parametrize(
+    ("docstring", "says"),
+    [
+        ("Text.\n\nArgs:\n  frist: one", "describes 'frist', which is no parameter; did you mean 'first'?"),
+        ("Text.\n\nArgs:\n  First: one", "describes 'First', which is no parameter; did you mean 'first'?"),
+        (
+            "Text.\n\nParameters\n----------\nfirst\n    one\nzone : int\n    two",
+            "describes 'zone', .* there are first, second$",
+        ),
+        ("Text.\n\n:param first: one\n:param str zone: two", "describes 'zone', .* there are first, second$"),
+        ("Text.\n\nArgs:\n  context: the place", "describes 'context', which is no parameter"),
+    ],
+)  # fmt: skip
+def test_a_docstring_that_describes_what_is_no_parameter_is_refused(docstring: str, says: str) -> None:
+    def function(ctx: ToolContext[Any], first: int, second: int) -> None: ...
+
+    function.__doc__ = docstring
+    with pytest.raises(ConfigError, match=rf"^the docstring of .*function\(\) {says}"):
+        tool(function)
+
+
+def test_a_docstring_of_a_function_without_parameters_may_describe_none() -> None:
+    def nothing() -> None:
+        """Text.
+
+        Args:
+            it: gone
+        """
+
+    with pytest.raises(ConfigError, match=r"nothing\(\) describes 'it', which is no parameter; it has none$"):
+        tool(nothing)
+
+
+def test_a_docstring_may_describe_what_the_model_does_not_see_and_hold_remarks() -> None:
+    def place(ctx: ToolContext[Any], first: int, second: int) -> None:
+        """Text.
+
+        Args:
+            ctx: the context
+            first: one
+            Note: of both
+            second: two
+        """
+
+    assert set(tool(place).parameters["properties"]) == {"first", "second"}
+    # Filled by the application, or taken away by a wrapper: the function underneath has them.
+    assert set(tool(functools.partial(place, second=2)).parameters["properties"]) == {"first"}
+
+    @functools.wraps(place)
+    def shorter(first: int) -> None:
+        place(CTX, first, 2)
+
+    shorter.__signature__ = inspect.signature(place).replace(  # type: ignore[attr-defined]
+        parameters=[inspect.Parameter("first", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=int)]
+    )
+    assert set(tool(shorter).parameters["properties"]) == {"first"}
+
+    class Kit:
+        """Text.
+
+        Args:
+            size: of the kit
+        """
+
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        def __call__(self, first: int) -> int:
+            return first * self.size
+
+        @tool
+        def keep(self, first: int) -> None:
+            """Text.
+
+            Args:
+                self: the kit
+                first: one
+            """
+
+    assert set(tool(name="kit")(Kit(3)).parameters["properties"]) == {"first"}
+    assert set(Kit(3).keep.parameters["properties"]) == {"first"}
+
+
+def test_a_section_about_something_else_ends_the_parameters() -> None:
+    def function(first: int) -> None:
+        """Text.
+
+        Parameters
+        ----------
+        first : int
+            one
+
+        Notes
+        -----
+        warning : slow
+        done
+        """
+
+    assert tool(function).parameters["properties"]["first"]["description"] == "one"
+
+
 def test_annotations_describe_parameters_before_the_docstring_does() -> None:
     @tool
     def act(
@@ -381,6 +482,30 @@ def test_wrong_settings_are_config_errors(settings: dict[str, Any], says: str) -
         tool(**{"name": "it", "description": "It.", **settings})(lambda: None)
     with pytest.raises(ConfigError, match=says):
         Tool(**{"name": "it", "description": "It.", "execute": lambda value: None, **settings})
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("write", "did you mean 'writes'?"),
+        ("descripton", "did you mean 'description'?"),
+        ("zone", "the others are writes, requires, resolve_input, to_model_output, output_mode, sequential, timeout, "
+         "confirm, on_output"),
+        # They belong to tools made by hand; the function has them already.
+        ("parse", "the others are writes, requires, resolve_input, to_model_output, output_mode, sequential, timeout, "
+         "confirm, on_output"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_there_is_not_is_refused_with_the_functions_name(setting: str, says: str) -> None:
+    def create(title: str) -> str:
+        """Create a task."""
+        return title
+
+    options: dict[str, Any] = {setting: True}
+    with pytest.raises(ConfigError) as caught:
+        tool(**options)(create)
+    where = "test_a_setting_that_there_is_not_is_refused_with_the_functions_name.<locals>.create()"
+    assert str(caught.value) == f"@tool({setting}=...) of {where}: there is no such setting; {says}"
 
 
 def test_a_formatter_or_a_transform_must_not_be_async() -> None:

@@ -5,12 +5,13 @@ Floor 1.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -64,7 +65,10 @@ def read_function(
         if parameters[0].kind is parameters[0].KEYWORD_ONLY:
             raise ConfigError(f"the context of {owner} must be its first positional parameter, not keyword-only")
         del parameters[0]
-    description, notes = read_docstring(inspect.getdoc(_documented(function, base)) or "")
+    documented = _documented(function, base)
+    description, notes = read_docstring(inspect.getdoc(documented) or "")
+    if documented is base:  # a class's docstring may speak of what makes its objects
+        _refuse_strangers(notes, {**_own_parameters(base), **signature.parameters}, parameters, owner)
     found = [_parameter(parameter, owner, evaluate, is_context, notes, reserved) for parameter in parameters]
     return Signature(
         name=str(getattr(base, "__name__", "") if base is not None else ""),
@@ -100,6 +104,29 @@ def _documented(function: Any, base: Any) -> Any:
     if not inspect.isroutine(function) and not isinstance(function, functools.partial) and not base.__doc__:
         return type(function)
     return base
+
+
+def _own_parameters(base: Any) -> Mapping[str, Any]:
+    """Return the parameters of the function underneath, those that a wrapper or a partial hides from callers too."""
+    try:
+        return inspect.signature(base).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def _refuse_strangers(
+    notes: Iterable[str], known: Iterable[str], parameters: list[inspect.Parameter], owner: str
+) -> None:
+    """Refuse a docstring that describes what is no parameter: most likely the model would miss a description."""
+    names = list(known)
+    for name in notes:
+        close = difflib.get_close_matches(name, names, n=1)
+        # "Note: ..." and the like, among the parameters, are remarks.
+        if name in names or (name[0].isupper() and not close):
+            continue
+        there = ", ".join(parameter.name for parameter in parameters)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {there}" if there else "it has none"
+        raise ConfigError(f"the docstring of {owner} describes {name!r}, which is no parameter; {hint}")
 
 
 def _is_unbound_method(function: Any, parameters: list[inspect.Parameter]) -> bool:
@@ -196,6 +223,10 @@ def read_docstring(text: str) -> tuple[str, dict[str, str]]:
         position += 1
         underlined = len(following) >= 3 and set(following) <= set("-=")
         header = _SECTION.fullmatch(bare.removesuffix(":")) if indent == 0 else None
+        if underlined and indent == 0 and style and not header:
+            style, current = "other", None  # a section that says nothing of parameters
+            position += 1
+            continue
         field = _FIELD.match(bare)
         if header and (underlined or bare.endswith(":")):
             style = ("numpy" if underlined else "google") if header["args"] else "other"
