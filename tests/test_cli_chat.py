@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -215,6 +216,8 @@ async def test_no_is_a_refusal_without_a_reason_and_an_empty_line_asks_again() -
         await user.types("add a note: buy milk")
         assert await user.types("  ") == "          go ahead? [y]es, [n]o, or why not: "
         shown = await user.types("No")
+    assert '  refused add_note {"text": "buy milk"}\n' in shown
+    assert "  call    add_note" not in shown
     assert "[skipped] Declined by the user. " in shown
     assert notebook.of(None) == []
 
@@ -262,7 +265,8 @@ async def test_commands_work_while_a_question_is_open_and_it_is_shown_again() ->
     async with sitting(assistant()) as user:
         await user.types("add a note: buy milk")
         shown = await user.types("/status")
-        assert ", confirm for " in shown
+        # However long the run's id is, the phase and its seconds stand together on a line of their own.
+        assert re.search(r"^  phase         confirm for \d+\.\d s$", shown, re.MULTILINE)
         assert shown.endswith("          go ahead? [y]es, [n]o, or why not: ")
 
 
@@ -391,6 +395,15 @@ async def test_memory_and_history_show_what_was_said_and_forget_deletes_it() -> 
             ["assistant", "second answer"],
         ]
         assert "… there is more before that: /history 4\n" in await user.types("/history 2")
+        user.session.notes._columns = 36
+        lines = (await user.types("/history 2")).splitlines()
+        assert [lines[0][16:], *lines[1:2], lines[2][16:], *lines[3:4]] == [
+            "you",
+            "    second ask",
+            "assistant",
+            "    second answer",
+        ]
+        user.session.notes._columns = 80
         assert await user.types("/forget") == "          delete the default conversation? [y]es, [n]o: "
         assert await user.types("n") == "  nothing was deleted\nyou> "
         await user.types("/forget")

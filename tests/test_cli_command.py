@@ -94,7 +94,8 @@ def test_a_file_of_a_newer_version_is_one_line_and_is_left_alone(tmp_path: Path)
     result = ran("chat", "-q", "--model", "demo", "--store", str(file), stdin="hello\n")
     assert (result.code, result.out) == (1, "")
     assert result.err.startswith("error: ")
-    assert "upgrade goliath-actors" in result.err
+    assert "update goliath_actors or choose another path" in result.err
+    assert "--store" not in result.err
     assert result.err.count("\n") == 1
     assert file.read_bytes() == before
 

@@ -34,7 +34,7 @@ URL = "http://127.0.0.1:1/v1"
         (BadRequest("bad key", status=401), "bad key; check OPENAI_API_KEY"),
         (BadRequest("no model", status=404), "no model; check --model and --model-url"),
         (BadRequest("odd", status=400), "odd"),
-        (StoreTooNew("newer"), "newer; upgrade goliath-actors, or name another file with --store"),
+        (StoreTooNew("newer"), "newer; update goliath_actors, or name another file with --store"),
         (StoreConflict("moved on"), "moved on; somebody else uses this conversation, ask again"),
         (StoreCorrupt("set aside"), "set aside"),
         (StoreError("full"), "full; name another file with --store"),
@@ -53,6 +53,19 @@ def test_an_error_is_one_line_with_what_to_do(error: Exception, line: str) -> No
     told = explain(error, URL)
     assert told.startswith(line)
     assert "\n" not in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cannot open x: it is a directory; name a file in it",
+        "x has schema 9, known up to 2; update goliath_actors or choose another path",
+    ],
+)
+def test_advice_that_the_error_gives_itself_is_not_given_twice(text: str) -> None:
+    assert explain(StoreError(text)) == explain(StoreTooNew(text)) == text
+    told = explain(ModelUnavailable(f"cannot connect to {URL}; is the server running?"), URL)
+    assert told.startswith(f"cannot connect to {URL}; is the server at {URL} running? Start it, name another")
 
 
 def test_a_model_without_an_address_has_none_in_its_advice() -> None:

@@ -138,7 +138,7 @@ def test_a_missing_package_is_named_with_what_to_install() -> None:
         local._require({"no_such_module_here": "no-such-package", "json": "json", "nor_this_one": "nor-this"})
     assert str(caught.value) == (
         "the local model server needs no-such-package and nor-this, not installed here; "
-        "install the extra: pip install 'goliath-actors[local]'"
+        "install the extra from a clone: pip install '/path/to/clone[local]'"
     )
 
 

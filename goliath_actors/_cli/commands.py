@@ -22,6 +22,7 @@ __all__ = ["COMMANDS", "Chat", "Command", "parse_command"]
 
 _FORM = re.compile(r"/([a-zA-Z?]+)(?:\s+(.*))?$", re.DOTALL)
 _ENTRIES = 20  # of a history, unless the user says how many
+_NARROW = 64  # columns; below, a history's text gets lines of its own, since its margin would take half of each
 
 
 class Chat(Protocol):
@@ -113,13 +114,12 @@ async def _abort(chat: Chat, argument: str) -> None:
 
 async def _status(chat: Chat, argument: str) -> None:
     status = chat.conversation.status()
-    if status.run_id is None:
-        doing = "idle"
-    else:
-        seconds = 0.0 if status.since is None else trio.current_time() - status.since
-        doing = f"{status.run_id}, {status.phase or 'starting'} for {seconds:.1f} s"
     counts = chat.runtime.statistics()
-    chat.notes.wrapped(f"{label(chat.conversation.id)}: {doing}", first="  conversation  ", indent=" " * 16)
+    doing = f"{label(chat.conversation.id)}: {status.run_id or 'idle'}"
+    chat.notes.wrapped(doing, first="  conversation  ", indent=" " * 16)
+    if status.run_id is not None:
+        seconds = 0.0 if status.since is None else trio.current_time() - status.since
+        chat.notes.line(f"  phase         {status.phase or 'starting'} for {seconds:.1f} s")
     if chat.typed_ahead:
         chat.notes.line(f"  typed ahead   {chat.typed_ahead}")
     chat.notes.wrapped(
@@ -156,10 +156,15 @@ async def _history(chat: Chat, argument: str) -> None:
     shown = [entry for entry in page.entries if entry.transcript_visible]
     if not shown:
         chat.notes.line("  nothing was said yet", "dim")
+    narrow = chat.notes.width is not None and chat.notes.width < _NARROW
     for entry in shown:
         at = datetime.fromtimestamp(entry.at).strftime("%d %b %H:%M")
         who = "you" if entry.role == "user" else entry.role
-        chat.notes.wrapped(entry.message.text, indent=" " * 27, first=f"  {at}  {who:<11}")
+        if narrow:
+            chat.notes.line(f"  {at}  {who}", "dim")
+            chat.notes.wrapped(entry.message.text, indent="    ")
+        else:
+            chat.notes.wrapped(entry.message.text, indent=" " * 27, first=f"  {at}  {who:<11}")
     if page.next is not None:
         chat.notes.line(f"  … there is more before that: /history {limit * 2}", "dim")
 

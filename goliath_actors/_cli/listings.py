@@ -61,7 +61,11 @@ def show_tools(screen: Screen, agent: Agent[Any]) -> None:
             screen.wrapped(marks, "yellow" if tool.writes else "dim", indent="    ")
     writes = sum(tool.writes for tool in tools)
     screen.line()
-    screen.wrapped(f"agent {agent.name!r} has {len(tools)} tools; of these, {writes or 'none'} may change data", "dim")
+    if len(tools) == 1:
+        count = f"1 tool, which {'may change' if writes else 'changes no'} data"
+    else:
+        count = f"{len(tools)} tools; of these, {writes or 'none'} may change data"
+    screen.wrapped(f"agent {agent.name!r} has {count}", "dim")
 
 
 def _marks(tool: Tool) -> str:
@@ -110,7 +114,7 @@ def _lenient(row: Row) -> str:
 
 
 def _asked_by(row: Row) -> str:
-    return "both loops" if len(row.asked_by) > 1 else next(iter(row.asked_by))
+    return ", ".join(sorted(row.asked_by))
 
 
 def hooks_as_data() -> list[dict[str, Any]]:
@@ -141,12 +145,19 @@ def show_hooks(screen: Screen) -> None:
         screen.line(_row(head, widths), "bold")
         for row in rows:
             screen.spans((row[0].ljust(widths[0] + _GAP), "cyan"), (_row(row[1:], widths[1:]), ""))
+        _show_unbuilt(screen)
         return
     for name, when, answers, composition, lenient, asked_by in rows:
         screen.line(name, "cyan")
         screen.wrapped(when, indent="    ")
         screen.wrapped(f"may answer: {answers}", indent="    ")
         screen.wrapped(f"{composition}; lenient: {lenient}; asked by {asked_by}", "dim", indent="    ")
+    _show_unbuilt(screen)
+
+
+def _show_unbuilt(screen: Screen) -> None:
+    screen.line()
+    screen.wrapped("ToolLoop is not built yet: what it alone asks is asked by nothing in this version", "dim")
 
 
 def _row(values: Sequence[str], widths: Sequence[int]) -> str:

@@ -24,6 +24,8 @@ def load_agent(spec: str, folder: str) -> Agent[Any]:
     module_name, colon, path = spec.partition(":")
     if not colon or not module_name.strip() or not path.strip():
         raise ConfigError(f"{spec!r} names no agent; write module:agent, such as myapp.bot:agent")
+    if "/" in module_name or "\\" in module_name or module_name.startswith(".") or module_name.endswith(".py"):
+        raise ConfigError(_not_a_file(spec, module_name, path))
     if folder not in sys.path:
         sys.path.insert(0, folder)  # as `python -m` does; an installed command does not
     module = _import(module_name)
@@ -37,6 +39,16 @@ def load_agent(spec: str, folder: str) -> Agent[Any]:
         made = "; call it in the module and name what it returns" if callable(value) else ""
         raise ConfigError(f"{spec} is of type {type(value).__name__}, not an Agent{made}{_suggest(module)}")
     return value
+
+
+def _not_a_file(spec: str, file: str, path: str) -> str:
+    parts = [part for part in file.replace("\\", "/").removesuffix(".py").split("/") if part not in ("", ".")]
+    if file.startswith(("/", "~")) or ".." in parts:
+        parts, where = parts[-1:], "go to its folder and "
+    else:
+        where = ""
+    name = ".".join(parts).strip(".") or "module"
+    return f"{spec!r} names a file; {where}write {name}:{path}"
 
 
 def _import(name: str) -> Any:

@@ -37,7 +37,8 @@ __all__ = [
 ]
 
 _TYPE = re.compile(r"^[A-Z]\w*(?:Error|Unavailable|Limited|Overflow|Refused|Request|Failure|Timeout|Exhausted): ")
-
+# The library's own advice, which is said here with the address.
+_RUNNING = "; is the server running?"
 
 EXIT_OK = 0
 EXIT_ERROR = 1
@@ -53,7 +54,7 @@ def exit_code(error: Exception) -> int:
 
 def explain(error: BaseException, where: str | None = None) -> str:
     """Return one line: what went wrong and what to do. `where` is the address of the model, if it has one."""
-    text = one_line(str(error)) or type(error).__name__
+    text = one_line(str(error)).removesuffix(_RUNNING) or type(error).__name__
     advice = _advice(error, where)
     if not isinstance(error, GoliathError):
         text = f"{type(error).__name__}: {text}" if text != type(error).__name__ else text
@@ -76,12 +77,12 @@ def _advice(error: BaseException, where: str | None) -> str:
         if error.status in (401, 403):
             return "; check OPENAI_API_KEY"
         return "; check --model and --model-url" if error.status == 404 else ""
-    if isinstance(error, StoreTooNew):
-        return "; upgrade goliath-actors, or name another file with --store"
     if isinstance(error, StoreConflict):
         return "; somebody else uses this conversation, ask again"
-    if isinstance(error, StoreCorrupt):
-        return ""  # it says itself where the record went
+    if isinstance(error, StoreCorrupt) or (isinstance(error, StoreError) and "; " in str(error)):
+        return ""  # it says itself where the record went, or what to do
+    if isinstance(error, StoreTooNew):
+        return "; update goliath_actors, or name another file with --store"
     if isinstance(error, StoreError):
         return "; name another file with --store"
     return ""
@@ -90,7 +91,7 @@ def _advice(error: BaseException, where: str | None) -> str:
 def explain_reason(reason: str, error: str | None, where: str | None = None) -> str:
     """Return one line for a run that ended without an answer: the loop's reason, its error, and what to do."""
     at = f" at {where}" if where else ""
-    text = without_type(error or "").removesuffix("; is the server running?")
+    text = without_type(error or "").removesuffix(_RUNNING)
     detail = f": {text}" if text else ""
     known = {
         "model-unavailable": (

@@ -76,6 +76,8 @@ class View:
     _text: str = attrs.field(default="", init=False)
     _whole: bool = attrs.field(default=False, init=False)
     _error: str = attrs.field(default="", init=False)
+    # Why the attempt that is told next is no call: it was refused or denied just before.
+    _instead: str = attrs.field(default="", init=False)
 
     def on_event(self, event: Event) -> None:
         """Show one event. Never raises: an output that is gone ends the program, not the run with an odd error."""
@@ -86,7 +88,7 @@ class View:
 
     def _show(self, event: Event) -> None:
         if isinstance(event, RunQueued):
-            self.escalation, self._text, self._whole, self._error = None, "", False, ""
+            self.escalation, self._text, self._whole, self._error, self._instead = None, "", False, "", ""
         elif isinstance(event, TextDelta):
             self.notes.clear_status()
             self._write(event.text)
@@ -118,14 +120,21 @@ class View:
             why = event.why or event.brief
             self._step("plan", f"{what}: {why}" if why else what)
         elif isinstance(event, ToolStarted):
-            self._step("call", f"{event.tool} {json_line(event.input)}")
-            self.notes.status(f"{self.indent}  {event.tool} runs …")
+            self._step(self._instead or "call", f"{event.tool} {json_line(event.input)}")
+            if not self._instead:
+                self.notes.status(f"{self.indent}  {event.tool} runs …")
+            self._instead = ""
         elif isinstance(event, ToolFinished):
             status = "" if event.status == "executed" else f"[{event.status}] "
             self._step("result", status + event.result, "dim" if not status else "yellow")
-        elif isinstance(event, Confirm) and not self.asks:
+        elif isinstance(event, Confirm):
+            self._instead = "" if event.approved else "refused"
+            if self.asks:
+                return
             self._step("confirm", "approved" if event.approved else f"refused: {event.reason or 'no reason given'}")
         elif isinstance(event, HookDecision):
+            if event.phase == "before_tool" and event.decision == "deny":
+                self._instead = "denied"
             reason = f": {event.reason}" if event.reason else ""
             self._step("hook", f"{event.extension} in {event.phase}: {event.decision}{reason}", "yellow")
         elif isinstance(event, MemoryError):

