@@ -38,7 +38,7 @@ class StoreCheck:
 
 @attrs.frozen
 class StoreConformance:
-    """All checks: iterate over them, or call it to go through them in order.
+    """All checks: iterate over them, or call it to go through them in order. The rules are those of `abc.Store`.
 
     In pytest each becomes a test of its own:
 

@@ -223,8 +223,17 @@ class Change:
 class Store(Protocol):
     """Where conversations live between runs. Keys are strings made by the runtime.
 
-    Optional attributes: `durable` (True if what `commit` returned survives the process), and the async context
-    manager protocol: a runtime enters the store when it opens and leaves it last.
+    What is kept: any `str` comes back as it was, in keys, ids, texts, and inside of mappings: with NUL characters, with
+    half of a surrogate pair (no UTF-8 holds one; users paste it), and of any length. `metadata` and `private` are JSON
+    data. What a caller passed and what it got stay apart from what is kept: changing the one never changes the other.
+    All of a `Memory` and an `Entry` comes back equal, but for `Step.output`, which comes back as None: it lives only as
+    long as its run and need not be JSON data.
+
+    Every method is a checkpoint. A key of which nothing is known is no error anywhere: it has an empty record, no
+    entries, and no lease.
+
+    Optional attributes: `durable` (True if what `commit` returned survives the process, and `acquire`'s tokens too),
+    and the async context manager protocol: a runtime enters the store when it opens and leaves it last.
     """
 
     async def load(self, key: str) -> Record:
@@ -235,12 +244,20 @@ class Store(Protocol):
         ...
 
     async def commit(self, key: str, change: Change, expect: int | None = None, token: int | None = None) -> Record:
-        """Apply `change` atomically and return the new record, its version raised by one.
+        """Apply `change` atomically and return the new record, its version raised by one, also for a change of nothing.
 
-        Arguments: `expect`, the version that the change was made against (None: whatever is there); `token`, the
-        fencing token of a lease, if the caller holds one.
+        First `truncate_after` drops entries, then `append` adds some, then `visibility` changes what is there by now.
+        Ids are unique in a conversation; one that was dropped is free again.
 
-        Raises: `StoreConflict` if the version differs or a newer token exists; nothing is changed then.
+        Arguments: `expect`, the version that the change was made against (None: whatever is there; 0: nothing);
+        `token`, the fencing token of a lease, if the caller holds one. It is compared with the newest that `acquire`
+        has given out for this key, 0 if it never has: an older one is refused, the newest is accepted also after its
+        lease ran out or was released.
+
+        Raises: `StoreConflict` if the version differs or a newer token exists; then, in a change that comes in time,
+        `StoreError` if `append` has an id that is taken, or `visibility` or `truncate_after` names one that is not
+        there. A change that is both late and wrong is a conflict. What can never be stored (no JSON data) is a
+        `StoreError` before or after. Whatever is raised, nothing is changed.
 
         Cancellation: the change is either wholly there or not at all; load again to know.
         """
@@ -256,36 +273,48 @@ class Store(Protocol):
     ) -> Page:
         """Return a page of entries, oldest first.
 
-        Arguments: positions count from 1 in order of append. `after` pages forwards from there (exclusive), `before`
-        backwards; neither: the newest `limit`. `anchor` is the last position that paging may see, from an earlier
-        page; None takes the end as it is now.
+        Arguments: positions count from 1 in order of append, up to the record's `entries_count`; those that
+        `truncate_after` freed are given out again. `after` pages forwards from there (exclusive), `before` backwards
+        (exclusive); neither: the newest `limit`; both: forwards from `after`, up to but without `before`. Positions
+        that do not exist (0, or beyond the end) are no error. `limit` is at least 1. `anchor` is the last position that
+        paging may see, from an earlier page; None, or one beyond the end, takes the end as it is now.
 
-        Returns: `Page(entries, anchor, next)`; `next` is the position to pass as `before` (or `after`, if `after` was
-        given) to continue, None when there is no more.
+        Returns: `Page(entries, anchor, next)`; `anchor` is the one that was used; `next` is the position to pass as
+        `before` (or `after`, if `after` was given) to continue, None when there is no more. So it is the position of
+        the page's first entry (or its last).
         """
         ...
 
     async def forget(self, key: str) -> None:
-        """Delete the record and its entries. Deleting what is not there is no error."""
+        """Delete the record and its entries; a lease on the key stays, and so does the count of its tokens.
+
+        Deleting what is not there is no error.
+        """
         ...
 
     async def keys(self, prefix: str = "", after: str | None = None, limit: int = 100) -> Sequence[str]:
-        """Return up to `limit` keys that begin with `prefix`, in order, from behind `after`."""
+        """Return up to `limit` keys that begin with `prefix`, in order, from behind `after`.
+
+        The order is that of Python's strings, by code point. `after` need not exist nor begin with `prefix`. A key is
+        listed if something was ever committed to it and not forgotten since.
+        """
         ...
 
     async def find(self, key: str, idempotency_key: str) -> Entry | None:
-        """Return the entry whose private `idempotency_key` is this one, or None."""
+        """Return the entry whose private `idempotency_key` is this one, the oldest of several, or None."""
         ...
 
     async def acquire(self, key: str, owner: str, ttl: float) -> int | None:
-        """Take or renew the lease on a conversation for `ttl` seconds.
+        """Take or renew the lease on a conversation for `ttl` seconds from now. The conversation need not exist.
 
-        Returns: the fencing token (a renewal keeps it, a new owner gets a larger one), or None if another holds it.
+        Returns: the fencing token, or None if another holds the lease. The first token of a key is 1, and each new
+        lease gets one more; only an owner who acquires again keeps its token, also after its time ran out, if nobody
+        took the lease meanwhile. A lease that was released is over: its owner gets a new token, too.
         """
         ...
 
     async def release(self, key: str, owner: str) -> None:
-        """Give the lease back early. Releasing what one does not hold is no error."""
+        """Give the lease back early; its token stays the newest. Releasing what one does not hold is no error."""
         ...
 
 

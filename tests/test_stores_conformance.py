@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import attrs
@@ -17,9 +18,21 @@ from trio.testing import MockClock
 
 from goliath_actors._conformance import StoreCheck, store_conformance
 from goliath_actors.abc import Change, Entry, Record, Store
-from goliath_actors.errors import StoreConflict
+from goliath_actors.errors import StoreConflict, StoreError
 from goliath_actors.stores import InMemoryStore, SqliteStore
-from goliath_actors.stores._reference import Acquire, Commit, Find, Forget, Keys, Op, Read, Reference, Release, step
+from goliath_actors.stores._reference import (
+    Acquire,
+    Commit,
+    Find,
+    Forget,
+    Keys,
+    Op,
+    Read,
+    Reference,
+    Release,
+    random_program,
+    step,
+)
 from goliath_actors.values import Page
 
 MakeStore = Callable[[Path], Store]
@@ -132,6 +145,39 @@ async def test_a_store_with_a_fault_fails(fault: dict[str, Any], failing: str, m
     check = next(check for check in store_conformance if check.__name__ == failing)
     with pytest.raises((AssertionError, StoreConflict)):
         await check(lambda: faulty(**fault))
+
+
+async def wrong_before_late(
+    store: Any, key: str, change: Change, expect: object = None, token: object = None
+) -> Record:
+    try:
+        return await store.commit(key, change, expect, token)  # type: ignore[no-any-return]
+    except StoreConflict:
+        trial = InMemoryStore()
+        await trial.commit(key, Change(append=(await store.entries(key)).entries))
+        await trial.commit(key, change)
+        raise
+
+
+async def test_a_store_that_looks_at_ids_before_the_version_fails(mock_clock: MockClock) -> None:
+    check = next(check for check in store_conformance if check.__name__ == "a_conflict_changes_nothing")
+    with pytest.raises(StoreError, match="already has an entry '1'"):
+        await check(lambda: faulty(commit=wrong_before_late))
+
+
+async def test_programs_only_show_tokens_that_were_given_out() -> None:
+    shown: list[tuple[int | None, int]] = []
+
+    async def watched(store: Any, key: str, change: Change, expect: object = None, token: int | None = None) -> Record:
+        shown.append((token, reference.token(key)))
+        return await store.commit(key, change, expect, token)  # type: ignore[no-any-return]
+
+    for seed in range(8):
+        reference, store = Reference(), faulty(commit=watched)
+        for serial, op in enumerate(random_program(Random(seed), 40)):
+            await step(store, reference, op, serial, "k")
+    assert [pair for pair in shown if pair[0] is not None and not 1 <= pair[0] <= pair[1]] == []
+    assert {newest - token for token, newest in shown if token is not None} == {0, 1}
 
 
 async def test_the_suite_names_the_check_that_failed(mock_clock: MockClock) -> None:

@@ -26,6 +26,13 @@ async def a_conflict_changes_nothing(trial: Trial) -> None:
         for stale in (0, 2):
             await raises(StoreConflict, store.commit(trial.key, change, expect=stale), f"expect={stale}")
             same(await everything(store, trial.key), before, "after the conflict")
+        for wrong in (
+            Change(append=[entry("1")]),
+            Change(visibility={"x": (True, True)}),
+            Change(truncate_after="x"),
+        ):
+            await raises(StoreConflict, store.commit(trial.key, wrong, expect=0), "late and wrong: late comes first")
+            same(await everything(store, trial.key), before, "after the conflict")
         other = f"{trial.key} other"
         await raises(StoreConflict, store.commit(other, Change(failures=1), expect=1), "expect=1 of nothing")
         same((await store.load(other)).version, 0, "after the conflict")
