@@ -262,4 +262,5 @@ class RanksUnavailable(GoliathError):
 
 
 class ScriptExhausted(GoliathError):
-    """A scripted model was asked more often than its script says. A test's mistake, so no `ModelError`."""
+    """A scripted model was asked more often than its script says, or got no reply from it. A test's mistake, so no
+    `ModelError`: it always fails the run."""

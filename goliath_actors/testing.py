@@ -27,7 +27,7 @@ from .abc import (
     Record,
     Store,
 )
-from .errors import ScriptExhausted
+from .errors import ConfigError, ScriptExhausted
 from .events import (
     Event,
     ModelFinished,
@@ -72,6 +72,23 @@ def tool_calls(*calls: tuple[str, Any], text: str = "") -> ToolCalls:
 
 Reply: TypeAlias = "str | Mapping[str, Any] | Exception | ToolCalls | Callable[[ModelRequest], Any]"
 
+_REPLIES = (str, Mapping, Exception, ToolCalls)
+_REPLY_WORDS = "a reply is a str, a mapping, an exception instance, tool_calls(...) or a callable"
+
+
+def _script(replies: object) -> list[Reply]:
+    """Return the replies in order.
+
+    Raises: `ConfigError` for a single reply in place of a list, and for what is no reply.
+    """
+    if isinstance(replies, _REPLIES) or not isinstance(replies, Iterable):
+        raise ConfigError(f"ScriptedModel takes a list of replies; write ScriptedModel([{replies!r}])")
+    script = list(replies)
+    for index, reply in enumerate(script):
+        if not isinstance(reply, _REPLIES) and not callable(reply):
+            raise ConfigError(f"ScriptedModel: replies[{index}] is {reply!r}; {_REPLY_WORDS}")
+    return script
+
 
 @attrs.define(eq=False)
 class ScriptedModel:
@@ -81,7 +98,8 @@ class ScriptedModel:
     callable gets the request and returns (or awaits) one of these. `requests` records every request. `chunk` is the
     number of characters a piece of text has when it streams (0: all in one).
 
-    Raises: `ScriptExhausted` when it is asked more often than the script says.
+    Raises: `ConfigError` at once for what is no list of replies. While it plays, `ScriptExhausted` when it is asked
+    more often than the script says, or a callable gives what is no reply.
     """
 
     replies: Iterable[Reply]
@@ -95,7 +113,7 @@ class ScriptedModel:
     _left: list[Reply] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._left = list(self.replies)[::-1]
+        self._left = _script(self.replies)[::-1]
 
     @property
     def remaining(self) -> int:
@@ -127,6 +145,9 @@ class ScriptedModel:
             reply = reply(request)
             if inspect.isawaitable(reply):
                 reply = await reply
+        if not isinstance(reply, _REPLIES):
+            # No other error: a model's would look like an outage, and this is the test's mistake.
+            raise ScriptExhausted(f"the callable for call {len(self.requests)} gave {reply!r}; {_REPLY_WORDS}")
         if isinstance(reply, Exception):
             raise reply
         reason = "stop"
