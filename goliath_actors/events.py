@@ -235,7 +235,11 @@ class RunWaiting(Event):
 
 @attrs.frozen
 class RunFinished(Event):
-    """Always the last event, exactly once. `reason` is the abort cause, the escalation reason or the stop's reason."""
+    """Always the last event, exactly once.
+
+    `reason` is the abort's cause, the escalation reason or the stop's reason; of an error it is the name of its class
+    alone: the error itself, with its message, is `run.outcome.error`, and what waiting for the run raises.
+    """
 
     kind: ClassVar[str] = "run-finished"
     status: str

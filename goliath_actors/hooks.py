@@ -174,6 +174,15 @@ class Extension(Generic[C]):
     Override what you need; every hook may be a plain or an async method. A hook answers with the value to use
     instead, a verdict, or None for no opinion. Keep per-run data in `ctx.state`, never on the extension.
 
+    Four attributes and two methods are read by the runtime, beside the hooks, so that their names are taken: an
+    extension that sets `self.tools` to something of its own sets its tools.
+
+    Fields:
+      name: with text in it, and unique within an agent. Diagnostics, denials and errors name it.
+      lenient: a failing hook is passed over and reported, where the table allows it.
+      tools: tools that the agent has because of this extension.
+      instructions: a text that is added to the agent's own in every prompt.
+
     A hook that raises fails the run with `GoliathExtensionError`, except in rows that only observe. With
     `lenient = True` a failing hook is skipped and reported (in `before_tool`: the call is denied), where the table
     allows it.
@@ -260,7 +269,7 @@ class Extension(Generic[C]):
         """A fallback is about to be called; an answer replaces the request, reason unchanged."""
 
     def after_answer(self, ctx: HookContext[C], question: AfterAnswer) -> MaybeAwaitable[str | Stop | None]:
-        """A non-blank final answer exists."""
+        """A non-blank final answer exists, of the model, a fallback or a `Respond`; what streamed of it is out."""
 
     def before_append(self, ctx: HookContext[C], question: BeforeAppend) -> MaybeAwaitable[Message | None]:
         """A message is about to be stored."""
@@ -458,7 +467,7 @@ _NEST, _PIPE, _OBSERVE = Composition.NEST, Composition.PIPE, Composition.OBSERVE
 
 # fmt: off
 _ROWS = (
-    Row("before_run", "once per episode, before recall", BeforeRun, (RunPatch, Stop, Respond), _MERGE, _BOTH, "skip",
+    Row("before_run", "once a run, before recall", BeforeRun, (RunPatch, Stop, Respond), _MERGE, _BOTH, "skip",
         ends=(Stop, Respond), check=_or(_check_run_patch, Stop, Respond), merge=_merge_run_patch),
     Row("after_recall", "memory loaded", AfterRecall, (Memory,), _CHAIN, _CONDUCTOR, "skip", "memory",
         check=_check_memory, words="Memory, a view for this run"),

@@ -100,8 +100,18 @@ class Plan:
 class Step:
     """One entry of a run's step log: a tool attempt or an answer. `index` counts from 0 and is never restarted.
 
-    `output` is the tool's raw output; it lives only as long as the run and never enters prompts, memory or events.
-    `unknown` means that the tool may have taken effect.
+    Fields:
+      status: `executed`; `cached`, an earlier result was used instead; `skipped`, it was not called; `failed`, it
+        raised, or its result could not be had; `unknown`, it was begun and may have taken effect.
+      skip_reason: of a skipped one: `policy`, an extension, which `extension` names, denied it; `confirmation`, it was
+        declined; `missing`, values that the ask does not give; `batch`, another call of its batch was denied
+        (ToolLoop).
+      from_step: of a cached one, the `index` of the step that the result is from. Texts for the model count steps
+        from 1: there index 0 is "step 1".
+      result: what the model was told.
+      output: the tool's raw output; it lives only as long as the run and never enters prompts, memory or events.
+      writes: the tool may change data.
+      text: of an answer, what was said.
     """
 
     index: int
@@ -232,8 +242,21 @@ class Abort:
 class RunResult:
     """How a run ended well. `text` is never empty without a `reason`.
 
-    `reason` is the first escalation reason, `error` says more of it (what a provider said, for instance), as the
-    `Escalate` event does; `trace` has every event but text deltas.
+    Fields:
+      status: `completed`, or `stopped` by an extension. Runs that failed or were aborted raise instead.
+      text: the answer as it was shown and saved.
+      output: the typed value, if the agent or the ask has an `output` type and the answer fits; else None.
+      handled_by: `device`, the agent's own model, or `cloud`, its fallback.
+      reason: why the loop gave up, the first reason if there were several; None if it did not.
+      error: more about that reason, such as what the provider said, as in the `Escalate` event.
+      best_effort: the text is the best that could be had after the loop gave up, and no full answer.
+      steps: the log of tool attempts and answers, in order.
+      trace: every event but text deltas.
+      stopped: who stopped it, where and why.
+      responded: who answered in the model's place, where and why.
+      waiting: what the run waits for (ToolLoop).
+      usage: tokens of all model calls together; `estimated` if a provider did not count.
+      diagnostics: what observers and lenient extensions raised. It changed nothing about the run.
     """
 
     run_id: str

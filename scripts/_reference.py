@@ -82,7 +82,7 @@ MADE_ELSEWHERE: Final = frozenset(
 
 # --- docstrings -----------------------------------------------------------------------------------------------------
 
-_SECTION = re.compile(r"^(Arguments|Returns|Raises|Cancellation|Checks)(, [^:]*)?:(?: (.*))?$")
+_SECTION = re.compile(r"^(Arguments|Fields|Returns|Raises|Cancellation|Checks)(, [^:]*)?:(?: (.*))?$")
 _ITEM = re.compile(r"^  (\S[^:]*): (.*)$")
 
 
@@ -376,6 +376,9 @@ def events_page() -> str:
         NOTE,
         "# Events",
         markdown(events.__doc__.partition("\n\nFloor")[0] if events.__doc__ else ""),
+        "All of them are in the module `goliath_actors.events`: `from goliath_actors.events import TextDelta`. "
+        "`run.events()` and `on_event` give every event of a run; `result.trace` has them all but each `TextDelta`, "
+        "whose texts together are in `Answer`.",
         "Every event has `run_id: str`, `conversation_id: str | None`, `seq: int` (1, 2, 3 … within the run), "
         "`at: float` (seconds since the epoch) and `kind: str`, its name on the wire. Durations are on trio's clock.",
     ]

@@ -1,4 +1,7 @@
-"""`after_answer`: the last word on a text. What you return is shown, saved and returned, all the same."""
+"""`after_answer`: the last word on a text. What you return is saved, returned, and told in the event `Answer`.
+
+Text that streamed is out by then: to hide something, use `transform_stream` as well.
+"""
 
 import attrs
 import trio

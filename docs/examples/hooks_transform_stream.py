@@ -11,6 +11,10 @@ from goliath_actors.events import Answer, Retraction, TextDelta
 from goliath_actors.hooks import HookContext, StreamControl
 from goliath_actors.testing import ScriptedModel
 
+SECRET = "swordfish"
+# Pieces end anywhere, also inside a word. So much of the text's end may be the beginning of one, and is held back.
+TAIL = len(SECRET) - 1
+
 
 class Polite(Extension[None]):
     name = "polite"
@@ -18,13 +22,17 @@ class Polite(Extension[None]):
     async def transform_stream(
         self, ctx: HookContext[None], events: AsyncIterator[ModelEvent], control: StreamControl
     ) -> AsyncIterator[ModelEvent]:
-        said = ""
+        held = ""
         async for event in events:
             if isinstance(event, ModelText):
-                said += event.text
-                if "swordfish" in said:  # pieces can end anywhere, so look at the whole
+                held = (held + event.text).replace("Hey", "Good morning")
+                if SECRET in held:
                     await control.abort("a secret", replacement="I keep that to myself.")  # does not come back
-                event = attrs.evolve(event, text=event.text.replace("Hey", "Good morning"))
+                sure = max(0, len(held) - TAIL)
+                event, held = attrs.evolve(event, text=held[:sure]), held[sure:]
+            elif held:  # the text is over
+                yield ModelText(held)
+                held = ""
             yield event
 
 
@@ -55,6 +63,6 @@ if __name__ == "__main__":
 # Prints:
 #   answer: Good morning! All is well. | shown: Good morning! All is well.
 #   completed None
-#   withdrawn: Good morning! The word is swordfi
+#   withdrawn: Good morning! The word is
 #   answer: I keep that to myself. | shown: I keep that to myself.
 #   completed Responded(extension='polite', phase='transform_stream', reason='a secret', outcome='blocked')
