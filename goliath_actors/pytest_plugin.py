@@ -17,6 +17,20 @@ if TYPE_CHECKING:
     from goliath_actors import Agent, Runtime
 
 
+class _WithoutTrio:
+    """What `start_runtime` needs, where nobody brings it: says what to install instead of "fixture not found"."""
+
+    @pytest.fixture
+    def autojump_clock(self) -> None:
+        raise pytest.UsageError("goliath_actors' fixtures and async tests need pytest-trio: pip install pytest-trio")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    plugins = config.pluginmanager.list_name_plugin()
+    if not any(getattr(plugin, "__name__", "").startswith("pytest_trio") for _, plugin in plugins):
+        config.pluginmanager.register(_WithoutTrio())
+
+
 @pytest.fixture
 async def start_runtime(autojump_clock: MockClock, nursery: trio.Nursery) -> Callable[..., Awaitable[Runtime]]:
     """Return `await start_runtime(agent, ..., **options)`: a runtime on a clock that jumps over every wait.
