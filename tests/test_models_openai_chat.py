@@ -90,6 +90,39 @@ def test_wrong_configuration_is_refused_at_once(model: Any, options: dict[str, A
         OpenAIChat(model, **{"base_url": "http://x/v1", "api_key": "", **options})
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "http://x/v1",
+        "http://x/v1/",
+        "http://x/v1//",
+        "http://x/v1/chat/completions",
+        "http://x/v1/chat/completions/",
+        "http://x/v1//chat/completions",
+        "http://x/v1/Chat/Completions",
+        "http://x/v1/chat/completions?key=abcd",
+    ],
+)
+def test_an_address_is_the_same_with_and_without_its_well_known_end(given: str) -> None:
+    model = OpenAIChat("m", base_url=given, api_key="")
+    assert (repr(model), model._url.path) == ("OpenAIChat('m', base_url='http://x/v1')", "/v1/chat/completions")
+
+
+@pytest.mark.parametrize("end", ["chat", "chat/", "completions", "Models", "responses", "messages", "embeddings"])
+@pytest.mark.parametrize("version", ["v1", "v1beta", "v3"])
+def test_an_address_of_another_interface_is_refused_and_not_repeated(version: str, end: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        OpenAIChat("m", base_url=f"http://secret-host/{version}/{end}", api_key="")
+    assert str(caught.value) == (
+        f"base_url ends in /{end.rstrip('/')}; give the address in front of that, like http://127.0.0.1:11434/v1"
+    )
+
+
+@pytest.mark.parametrize("path", ["", "/chat", "/models/llama/v1", "/v1/models/llama", "/openai", "/v1beta/openai"])
+def test_an_address_that_only_resembles_another_interface_is_taken(path: str) -> None:
+    assert OpenAIChat("m", base_url=f"http://x{path}", api_key="")._url.path == f"{path}/chat/completions"
+
+
 def test_a_refused_key_is_not_repeated_in_the_error() -> None:
     with pytest.raises(ConfigError) as caught:
         OpenAIChat("m", api_key="sk-secret\nsecond line")

@@ -7,6 +7,7 @@ only the request room knows whether anything was released already (T11).
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -29,8 +30,25 @@ __all__ = ["OpenAIChat"]
 
 PUBLIC_URL = "https://api.openai.com/v1"
 
+_OWN_END = re.compile(r"(?:/+chat/+completions)?/*$", re.IGNORECASE)
+_OTHER_END = re.compile(r"/v\d\w*/+(?P<end>chat|completions|embeddings|messages|models|responses)$", re.IGNORECASE)
+
 SHORTEST_SECRET = 4
 """Characters. Shorter values are no secrets, and hiding them everywhere would make messages unreadable."""
+
+
+def _base_path(path: str) -> str:
+    """Return the path in front of `/chat/completions`, which is often copied along.
+
+    Raises: `ConfigError` for the path of another interface, under which there is no such thing.
+    """
+    base = _OWN_END.sub("", path, count=1)
+    other = _OTHER_END.search(base)
+    if other is not None:
+        raise ConfigError(
+            f"base_url ends in /{other['end']}; give the address in front of that, like http://127.0.0.1:11434/v1"
+        )
+    return base
 
 
 def _as_settings(settings: Mapping[str, object] | None) -> Mapping[str, object]:
@@ -46,7 +64,7 @@ class OpenAIChat:
 
     Arguments:
       model: its name at the provider.
-      base_url: up to and without `/chat/completions`; None takes `OPENAI_BASE_URL`, else OpenAI's own address.
+      base_url: up to `/chat/completions`, which may be there; None takes `OPENAI_BASE_URL`, else OpenAI's own address.
       api_key: sent as a bearer token; None takes `OPENAI_API_KEY`; an empty one sends none.
       connect_timeout: seconds to connect, TLS included.
       first_token_timeout: seconds from the start of a request to the first piece of its reply.
@@ -59,8 +77,8 @@ class OpenAIChat:
         connection limits are its own. Without one, connections come from a pool of this model's, one per trio loop,
         which reads no proxy settings from the environment.
 
-    Raises: `ConfigError` at once for a blank name, an address without scheme, time-outs and counts that are none, a
-    key that no header can carry.
+    Raises: `ConfigError` at once for a blank name, an address without scheme or of another interface (`/v1/models`),
+    time-outs and counts that are none, a key that no header can carry.
 
     Time-outs run on trio's clock. The key is in no repr, error or event.
     """
@@ -96,8 +114,7 @@ class OpenAIChat:
             raise ConfigError(f"http is an httpx2.AsyncClient, not {type(self._http).__name__}")
         base = self._base_url if self._base_url is not None else os.environ.get("OPENAI_BASE_URL") or PUBLIC_URL
         url, basic = parse_url("base_url", base)
-        path = url.path.rstrip("/").removesuffix("/chat/completions")
-        self._url = url.copy_with(path=f"{path}/chat/completions")
+        self._url = url.copy_with(path=f"{_base_path(url.path)}/chat/completions")
         self._headers = {"accept": "text/event-stream, application/json", "accept-encoding": "identity"}
         key = (self._api_key if self._api_key is not None else os.environ.get("OPENAI_API_KEY", "")).strip()
         if not key.isascii() or not key.isprintable() or " " in key:
