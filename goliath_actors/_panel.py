@@ -416,7 +416,6 @@ class Panel:
                 await self.hear_out(row, hook, waiting)
             await trio.lowlevel.checkpoint_if_cancelled()
 
-    @trio.lowlevel.disable_ki_protection  # as execute_run: it is an application's code, also under a shield
     def tell(self, row: str, hook: Hook, question: Question) -> Awaitable[object] | None:
         """Tell one observer. What it raises is a diagnostic (invariant 8).
 
@@ -426,7 +425,11 @@ class Panel:
         journal.place = "extension"
         answer: Any = None
         try:
-            answer = hook.call(self._context(hook), question.fork())
+            # Making a coroutine runs nothing of it: with Ctrl-C kept out, it is either not made or handed on.
+            if hook.is_async:
+                answer = hook.call(self._context(hook), question.fork())
+            else:
+                answer = _interruptibly(hook.call, self._context(hook), question.fork())
         except Exception as error:  # noqa: BLE001  # an observer changes nothing
             journal.note(hook.extension, row, error)
         journal.place = None
@@ -453,6 +456,11 @@ class Panel:
         """Return the prompt text that extensions contribute, in registration order, joined by lines."""
         texts = [getattr(extension, "instructions", "") for extension in self.roster.extensions]
         return "\n".join([text for text in texts if text])
+
+
+@trio.lowlevel.disable_ki_protection  # as execute_run: it is an application's code, also under a shield
+def _interruptibly(call: Callable[..., T], *args: object) -> T:
+    return call(*args)
 
 
 def snapshots(roster: Roster, journal: RunJournal) -> list[Event]:

@@ -6,6 +6,7 @@ Floor 1½, above the table and below the panel.
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,12 +22,14 @@ _HOOK_LIKE = ("before_", "after_", "around_", "on_", "transform_", "resolve_")
 
 @attrs.frozen(eq=False)
 class Hook:
-    """One extension's implementation of one row. `index` is its place in registration order."""
+    """One extension's implementation of one row. `index` is its place in registration order; `is_async` is true if
+    calling it makes a coroutine and runs nothing of it yet."""
 
     index: int
     extension: str
     lenient: bool
     call: Callable[..., Any]
+    is_async: bool = False
 
 
 @attrs.frozen(eq=False)
@@ -62,7 +65,7 @@ class Roster:
                     continue
                 if not callable(method):
                     raise ConfigError(f"extension {name!r}: {row} must be a method, not {type(method).__name__}")
-                rows[row].append(Hook(index, name, lenient, method))
+                rows[row].append(Hook(index, name, lenient, method, inspect.iscoroutinefunction(method)))
         return cls(tuple(extensions), {row: tuple(hooks) for row, hooks in rows.items()}, tuple(names))
 
 

@@ -11,6 +11,7 @@ Floor 6. Uses _run and below; used by _conversation. Read top to bottom it is: t
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Awaitable, Callable
 from typing import Literal
@@ -247,25 +248,28 @@ async def _tell(row: str, hook: Hook, question: Question, panel: Panel, limits: 
     journal.enter(row)
     limit, start = limits.limit, journal.since
     scope: trio.CancelScope | None = None
+    waiting: Awaitable[object] | None = None
     held = _Held()
     with held:
         waiting = panel.tell(row, hook, question)
-        if waiting is not None:  # a plain method never waits: there is nothing to shield or to cut off
-            scope = limits.shield()
-            with scope:
-                await panel.hear_out(row, hook, waiting)
-    if scope is not None:
+    # A plain method never waits: there is nothing to shield or to cut off. Once more if Ctrl-C came at the threshold.
+    while waiting is not None and (scope is None or _unbegun(waiting)):
+        scope = limits.shield()
+        with held, scope:
+            await panel.hear_out(row, hook, waiting)
         limits.done(scope)
-        if scope.cancelled_caught:
-            cut = ObserverTimeout(limit if limit is not None else trio.current_time() - start)
-            journal.note(hook.extension, row, cut)
-            with held:
-                journal.emit_closing(
-                    HookDecision, extension=hook.extension, phase=row, decision="cut-off", reason=str(cut)
-                )
+    if scope is not None and scope.cancelled_caught:
+        cut = ObserverTimeout(limit if limit is not None else trio.current_time() - start)
+        journal.note(hook.extension, row, cut)
+        with held:
+            journal.emit_closing(HookDecision, extension=hook.extension, phase=row, decision="cut-off", reason=str(cut))
     if held.raised is not None:
         journal.note(hook.extension, row, held.raised)
     return held.fatal
+
+
+def _unbegun(waiting: object) -> bool:
+    return inspect.iscoroutine(waiting) and inspect.getcoroutinestate(waiting) == inspect.CORO_CREATED
 
 
 def _abort_of(run: Run, phase: str) -> Abort:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -227,6 +228,38 @@ async def test_an_event_callback_that_exits_leaves_nobody_unanswered(kind: str, 
     assert [getattr(answer, "status", type(answer)) for answer in found] == [
         SystemExit if kind == "run-started" else "completed"
     ]
+
+
+@pytest.mark.parametrize("place", ["hear_out", "tell"])
+def test_an_observer_hears_also_when_an_interrupt_comes_just_before_it_begins(place: str) -> None:
+    told: list[tuple[str, str]] = []
+
+    class Told(Extension[Any]):
+        name = "told"
+
+        async def on_finish(self, ctx: Any, question: Any) -> None:
+            await trio.lowlevel.checkpoint()
+            told.append((ctx.ask, question.outcome.status))
+
+    def interrupt(frame: Any, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code.co_name == place:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+
+    async def main() -> None:
+        async with open_runtime(loop_agent(extensions=(Told(),))) as runtime:
+            runtime.submit("hi")
+            await trio.sleep_forever()
+
+    before = sys.getprofile()
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            trio.run(main)
+    finally:
+        sys.setprofile(before)
+    assert told == [("hi", "completed")]
+    gc.collect()  # a coroutine that was never awaited would warn now
 
 
 # --- a Cancelled that is no cancellation (R12, R17) -------------------------------------------------------------------
