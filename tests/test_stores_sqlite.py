@@ -316,7 +316,7 @@ async def test_an_error_for_want_of_a_thread_changes_nothing_and_passes(tmp_path
             raise RuntimeError("can't start new thread")
         trio.lowlevel.start_thread_soon(work, deliver, name)
 
-    writer = GroupCommit(lambda: sqlite3.connect(":memory:", check_same_thread=False), StoreError, 10, start)
+    writer = GroupCommit(lambda: sqlite3.connect(":memory:", check_same_thread=False), StoreError, 10, start=start)
     with pytest.raises(StoreError, match="no thread to write with"):
         await writer.run(lambda connection: None)
     assert await writer.run(lambda connection: connection.execute("SELECT 7").fetchone()) == (7,)

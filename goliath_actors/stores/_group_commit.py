@@ -44,14 +44,18 @@ class GroupCommit:
     """The one connection that writes, and the queue in front of it.
 
     `open` makes the connection (in the thread, when first needed, and again after it broke); `translate` turns SQLite's
-    errors into ours; `limit` is the number of pieces of work in one transaction.
+    errors into ours; `limit` is the number of pieces of work in one transaction; `check` raises what speaks against it,
+    and is asked as the last thing before a transaction ends.
     """
 
     _open: Callable[[], sqlite3.Connection]
     _translate: Callable[[sqlite3.Error], StoreError]
     _limit: int
+    _check: Callable[[], None] = attrs.field(alias="check", default=lambda: None)
     # Any: trio's own signature, in which the result's type is free.
-    _start: Callable[[Callable[[], None], Callable[[Any], object], str], None] = trio.lowlevel.start_thread_soon
+    _start: Callable[[Callable[[], None], Callable[[Any], object], str], None] = attrs.field(
+        alias="start", default=trio.lowlevel.start_thread_soon
+    )
     # Guards _pending and _running, is held for a few instructions only, and so may be taken in the event loop.
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
     # Any: pieces of work differ in what they return.
@@ -163,6 +167,7 @@ class GroupCommit:
             connection.execute("BEGIN IMMEDIATE")
             for ticket in batch:
                 self._do(connection, ticket)
+            self._check()
             connection.execute("COMMIT")
         except Exception:
             self._recover(connection)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Literal
+from typing import Literal, final
 
 import attrs
 
@@ -20,6 +20,7 @@ __all__ = [
     "APPLICATION_ID",
     "MIGRATIONS",
     "Look",
+    "Place",
     "Synchronous",
     "look_at",
     "migrate",
@@ -72,6 +73,47 @@ class Look:
     application_id: int = 0
     version: int = 0
     has_tables: bool = False
+
+
+@final
+@attrs.define(eq=False)
+class Place:
+    """Which file the path led to when it was opened, so that one deleted or replaced since is noticed.
+
+    A file that lost its name can still be written to, and all that was acknowledged would be gone with the last handle;
+    one that was put in its place would be mixed with the journal of the old one.
+    """
+
+    path: Path
+    # Device and number of the file; None: not open. Set by the thread that writes, read by all.
+    _was: tuple[int, int] | None = attrs.field(default=None, init=False)
+
+    def keep(self) -> None:
+        """Remember the file that was opened just now. Raises `OSError`."""
+        self._was = self._is()
+
+    def forget(self) -> None:
+        """The file is closed; the next one may be another."""
+        self._was = None
+
+    def check(self) -> None:
+        """Raise `StoreError` if there was a file, and the path does not lead to it any more."""
+        if self._was is None:
+            return
+        try:
+            if self._is() == self._was:
+                return
+            what = "was replaced by another file"
+        except OSError as error:
+            what = f"cannot be found any more ({error.strerror})"
+        raise StoreError(
+            f"{self.path} {what} while it was open; nothing was changed: "
+            "put it back, or close the store and open it again to go on with what is there"
+        )
+
+    def _is(self) -> tuple[int, int]:
+        status = self.path.stat()
+        return status.st_dev, status.st_ino
 
 
 def look_at(path: Path) -> Look | None:
@@ -255,5 +297,10 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return StoreCorrupt(
             f"{path} is damaged ({error}); it was left as it is: restore it from a copy, or move it away to start anew"
+        )
+    if code == sqlite3.SQLITE_IOERR:
+        return StoreError(
+            f"reading or writing {path} failed ({error}); what was acknowledged before is kept: "
+            "look at the disk, its quota and the process's limits, and try again"
         )
     return StoreError(f"{path}: {error}")

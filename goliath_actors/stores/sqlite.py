@@ -27,7 +27,7 @@ from . import _sqlite_rows as rows
 from ._codec import encode_change
 from ._group_commit import GroupCommit, Work
 from ._rules import check_lease, check_limit
-from ._sqlite_file import Synchronous, open_reader, open_writer, translate
+from ._sqlite_file import Place, Synchronous, open_reader, open_writer, translate
 from ._sqlite_quarantine import note_told, set_aside_entry, set_aside_record
 
 __all__ = ["SqliteStore"]
@@ -38,8 +38,15 @@ T = TypeVar("T")
 def _file(path: str | os.PathLike[str]) -> Path:
     if str(path) in ("", ":memory:"):
         raise ConfigError(f"SqliteStore keeps a file and {str(path)!r} names none; use InMemoryStore() to keep nothing")
+    if "\0" in str(path):
+        raise ConfigError(f"{str(path)!r} is no path of a file: it holds a NUL character")
+    try:
+        # Paths come from settings, too, where no shell has replaced the tilde.
+        expanded = Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{str(path)!r} names nobody's home directory; write the path out") from error
     # Absolute from the start: connections are opened later, perhaps from another working directory.
-    return Path(path).absolute()
+    return expanded.absolute()
 
 
 # Any: one validator for fields of whole numbers and of seconds.
@@ -53,12 +60,23 @@ def _known(instance: object, attribute: attrs.Attribute[Any], value: str) -> Non
         raise ConfigError(f'synchronous of a SqliteStore is "FULL" or "NORMAL", not {value!r}')
 
 
+def _place_of(store: SqliteStore) -> Place:
+    return Place(store._path)
+
+
 def _writer_of(store: SqliteStore) -> GroupCommit:
-    return GroupCommit(
-        partial(open_writer, store._path, store._busy_timeout, store._synchronous),
-        partial(translate, path=store._path),
-        store._max_batch,
-    )
+    def open() -> sqlite3.Connection:
+        # Again after a connection broke: then the file must be there, and no new one be made in its place.
+        store._place.check()
+        connection = open_writer(store._path, store._busy_timeout, store._synchronous)
+        try:
+            store._place.keep()
+        except OSError as error:
+            connection.close()
+            raise StoreError(f"{store._path} vanished while it was being opened; try again") from error
+        return connection
+
+    return GroupCommit(open, partial(translate, path=store._path), store._max_batch, store._place.check)
 
 
 def _limiter_of(store: SqliteStore) -> trio.CapacityLimiter:
@@ -74,7 +92,9 @@ class SqliteStore:
     is made on first use; a file of a newer schema, of another program or no database at all is refused and left alone.
 
     Arguments:
-      path: the file. SQLite keeps two more beside it (`-wal`, `-shm`) while it is in use.
+      path: the file; relative to the working directory at this moment, `~` being your home. SQLite keeps two more
+        beside it (`-wal`, `-shm`) while it is in use; leave all three where they are meanwhile. If the file is deleted
+        or replaced all the same, every call raises `StoreError` until it is back or the store was closed.
       synchronous: `"FULL"` survives a loss of power; `"NORMAL"` is quicker for single writers and may then lose the
         last commits, though never to a crash of the process. With many writers FULL costs nothing: they share it.
       busy_timeout: seconds to wait for another process that writes to the file.
@@ -108,6 +128,7 @@ class SqliteStore:
     _max_readers: int = attrs.field(alias="max_readers", default=4, kw_only=True, validator=_positive)
     _clock: Callable[[], float] = attrs.field(alias="clock", default=time.monotonic, kw_only=True)
 
+    _place: Place = attrs.field(init=False, default=attrs.Factory(_place_of, takes_self=True))
     _writer: GroupCommit = attrs.field(init=False, default=attrs.Factory(_writer_of, takes_self=True))
     _reading: trio.CapacityLimiter = attrs.field(init=False, default=attrs.Factory(_limiter_of, takes_self=True))
     # Connections that nobody reads with at the moment. Threads push and pop; both are atomic.
@@ -163,6 +184,7 @@ class SqliteStore:
             self._reading.release_on_behalf_of(place)
         # The writer goes last: SQLite empties and removes the journal when the last connection closes.
         await self._writer.close()
+        self._place.forget()
 
     async def load(self, key: str) -> Record:
         """Return the record, or an empty one of version 0. See `Store.load`.
@@ -250,6 +272,7 @@ class SqliteStore:
 
     def _with_reader(self, work: Work[T]) -> T:
         self._check_open()
+        self._place.check()
         try:
             try:
                 connection = self._readers.pop()
