@@ -25,8 +25,8 @@ from goliath_actors.testing import ScriptedModel
 from goliath_actors.values import Message
 
 # Bytes. The journal reaches this after a few answers, long before it would be emptied into the file.
-ROOM = 1_000_000
-ANSWER = "answer" * 3000
+ROOM = 400_000
+ANSWER = "answer" * 300
 
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX files, which can be deleted while open")
 
