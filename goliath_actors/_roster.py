@@ -6,18 +6,33 @@ Floor 1½, above the table and below the panel.
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import attrs
 
 from .errors import ConfigError
-from .hooks import HOOKS, Extension
+from .hooks import HOOKS, Composition, Extension
+from .tools import Tool
 
-__all__ = ["Hook", "Roster"]
+__all__ = ["CALLBACKS", "Hook", "Roster", "check_takes"]
 
 _HOOK_LIKE = ("before_", "after_", "around_", "on_", "transform_", "resolve_")
+_ARGUMENTS: Final = {
+    Composition.NEST: ("ctx", "question", "call_next"),
+    Composition.PIPE: ("ctx", "events", "control"),
+}
+
+CALLBACKS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
+    "confirm": (("request",),),
+    "fallback": (("request",), ("request", "ctx"), ("request", "ctx=")),
+    "facts": ((), ("ctx",)),
+    "on_event": (("event",),),
+}
+"""The ways in which an agent's callables may be called: names of arguments, one with "=" behind it by its name."""
 
 
 @attrs.frozen(eq=False)
@@ -44,7 +59,8 @@ class Roster:
     def of(cls, extensions: Sequence[Extension[Any]]) -> Roster:
         """Read the extensions.
 
-        Raises: `ConfigError` for a blank or repeated name, or a method that looks like a hook but is none.
+        Raises: `ConfigError` for a blank or repeated name, a method that looks like a hook but is none, one that
+        certainly cannot be called with what its row gives, and an attribute of the wrong type.
         """
         names: list[str] = []
         rows: dict[str, list[Hook]] = {name: [] for name in HOOKS}
@@ -58,13 +74,16 @@ class Roster:
                 raise ConfigError(f"two extensions are named {name!r}; names must be unique within an agent")
             names.append(name)
             _refuse_misspelt(extension, name)
-            lenient = bool(getattr(extension, "lenient", False))
+            _refuse_wrong_attributes(extension, f"extension {name!r}")
+            lenient = getattr(extension, "lenient", False)
             for row in HOOKS:
                 method = getattr(extension, row, None)
                 if method is None or getattr(method, "__func__", None) is getattr(Extension, row):
                     continue
                 if not callable(method):
                     raise ConfigError(f"extension {name!r}: {row} must be a method, not {type(method).__name__}")
+                arguments = _ARGUMENTS.get(HOOKS[row].composition, ("ctx", "question"))
+                check_takes(f"extension {name!r}: {row}", method, arguments)
                 rows[row].append(Hook(index, name, lenient, method, inspect.iscoroutinefunction(method)))
         return cls(tuple(extensions), {row: tuple(hooks) for row, hooks in rows.items()}, tuple(names))
 
@@ -84,3 +103,100 @@ def _refuse_misspelt(extension: object, name: str) -> None:
             f"extension {name!r}: method {attribute!r} looks like a hook but is none{meant} "
             "(a helper of your own may begin with an underscore)"
         )
+
+
+def _refuse_wrong_attributes(extension: object, what: str) -> None:
+    """Refuse what an extension puts where the runtime looks for something else; some names are easily taken."""
+    lenient = getattr(extension, "lenient", False)
+    if not isinstance(lenient, bool):
+        raise ConfigError(f"{what}: lenient must be True or False, not {lenient!r}")
+    # A property may have its text only later: it is read for each prompt.
+    if not isinstance(inspect.getattr_static(extension, "instructions", ""), property):
+        instructions = getattr(extension, "instructions", "")
+        if not isinstance(instructions, str):
+            raise ConfigError(f"{what}: instructions must be a string, not {type(instructions).__name__}")
+    tools = getattr(extension, "tools", ())
+    if isinstance(tools, Tool):
+        raise ConfigError(f"{what}: tools must be a list; write tools = [{tools.name}]")
+    if not isinstance(tools, Iterable) or isinstance(tools, str | Mapping):
+        raise ConfigError(f"{what}: tools must be a list of tools, not {type(tools).__name__}")
+    for name, arguments in (("lifespan", ("agent",)), ("snapshot", ())):
+        method = getattr(extension, name, None)
+        if method is None:
+            continue
+        if not callable(method):
+            raise ConfigError(f"{what}: {name} must be a method, not {type(method).__name__}")
+        check_takes(f"{what}: {name}", method, arguments)
+    lifespan = getattr(extension, "lifespan", None)
+    if any(says(lifespan) for says in _NO_MANAGER):
+        raise ConfigError(
+            f"{what}: lifespan must give an async context manager; decorate it with contextlib.asynccontextmanager"
+        )
+
+
+# Calling one of these never gives a context manager.
+_NO_MANAGER: Final[tuple[Callable[[object], bool], ...]] = (
+    inspect.iscoroutinefunction,
+    inspect.isasyncgenfunction,
+    inspect.isgeneratorfunction,
+)
+
+
+def check_takes(what: str, function: Callable[..., Any], *ways: tuple[str, ...]) -> None:
+    """Refuse a callable that certainly cannot be called in any of these ways (as in `CALLBACKS`).
+
+    A callable whose signature cannot be read, or may not be its own, is left alone: only a call can tell.
+
+    Raises: `ConfigError` that says how it is called and what it takes.
+    """
+    signature = _own_signature(function)
+    if signature is None or any(_binds(signature, way) for way in ways):
+        return
+    called = " or ".join(f"({', '.join(way)})" for way in ways)
+    bare = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+    takes = signature.replace(parameters=bare, return_annotation=signature.empty)
+    raise ConfigError(f"{what} is called with {called}, but takes {takes}{_without_self(function)}")
+
+
+def _binds(signature: inspect.Signature, way: tuple[str, ...]) -> bool:
+    try:
+        signature.bind(
+            *(name for name in way if not name.endswith("=")),
+            **{name[:-1]: name for name in way if name.endswith("=")},
+        )
+    except TypeError:
+        return False
+    return True
+
+
+def _own_signature(function: Any) -> inspect.Signature | None:
+    """Return what a callable itself takes, None unless that is certain. What a wrapper wraps does not count: the
+    wrapper may pass on something else."""
+    inner = function
+    while isinstance(inner, functools.partial | types.MethodType):
+        if _claims(inner):
+            return None
+        inner = inner.func if isinstance(inner, functools.partial) else inner.__func__
+    if not isinstance(inner, types.FunctionType):
+        if isinstance(inner, type) or _claims(inner):
+            return None
+        inner = inspect.getattr_static(type(inner), "__call__", None)
+    if not isinstance(inner, types.FunctionType) or _claims(inner):
+        return None
+    try:
+        return inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return None
+
+
+def _claims(function: object) -> bool:
+    """Say whether a callable carries a signature that somebody wrote for it."""
+    return inspect.getattr_static(function, "__signature__", None) is not None
+
+
+def _without_self(function: object) -> str:
+    if not isinstance(function, types.MethodType) or not isinstance(function.__func__, types.FunctionType):
+        return ""
+    code = function.__func__.__code__
+    first = code.co_varnames[:1] if code.co_argcount else ()
+    return "; a method's first parameter is self" if first and first[0] not in ("self", "cls") else ""

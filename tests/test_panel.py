@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -11,10 +14,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goliath_actors import Extension
+from goliath_actors import Extension, tool
 from goliath_actors._journal import RunJournal
 from goliath_actors._panel import Panel, StreamVerdict, combine
-from goliath_actors._roster import Roster
+from goliath_actors._roster import CALLBACKS, Roster, check_takes
 from goliath_actors.abc import ModelDone, ModelText
 from goliath_actors.errors import ConfigError, GoliathExtensionError, ToolInputError
 from goliath_actors.hooks import (
@@ -106,6 +109,198 @@ def test_a_hook_that_is_no_method_is_refused() -> None:
     broken.before_run = 3  # type: ignore[assignment, method-assign]
     with pytest.raises(ConfigError, match="before_run must be a method"):
         Roster.of([broken])
+
+
+class Kit:
+    """Something to call that is no function."""
+
+    def one(self, question: Any) -> None: ...
+
+    def __call__(self, ctx: Any, question: Any) -> None: ...
+
+
+def both(ctx: Any, question: Any) -> None: ...
+
+
+def three(ctx: Any, question: Any, more: Any) -> None: ...
+
+
+def one(question: Any) -> None: ...
+
+
+@functools.wraps(one)
+def passes_on_less(ctx: Any, question: Any) -> None:
+    one(question)
+
+
+@functools.wraps(both)
+def takes_less_than_it_wraps(ctx: Any) -> None: ...
+
+
+@functools.wraps(one)
+def says_other_than_it_takes(*arguments: Any) -> None: ...
+
+
+says_other_than_it_takes.__signature__ = inspect.signature(one)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("row", "hook", "says"),
+    [
+        ("before_tool", one, "before_tool is called with (ctx, question), but takes (question)"),
+        ("on_finish", three, "on_finish is called with (ctx, question), but takes (ctx, question, more)"),
+        ("after_answer", lambda: None, "after_answer is called with (ctx, question), but takes ()"),
+        ("around_tool", both, "around_tool is called with (ctx, question, call_next), but takes (ctx, question)"),
+        ("transform_stream", both, "transform_stream is called with (ctx, events, control), but takes (ctx, question)"),
+        ("before_run", takes_less_than_it_wraps, "before_run is called with (ctx, question), but takes (ctx)"),
+        ("before_run", Kit().one, "before_run is called with (ctx, question), but takes (question)"),
+        (
+            "before_run",
+            functools.partial(both, question=None),
+            "before_run is called with (ctx, question), but takes (ctx, *, question=None)",
+        ),
+    ],
+)
+def test_a_hook_that_cannot_take_what_its_row_gives_is_refused(row: str, hook: Callable[..., Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"extension 'a': {says}") + "$"):
+        Roster.of([extension("a", **{row: hook})])
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        both,
+        Kit(),
+        functools.partial(three, more=3),
+        functools.partial(three, None),
+        passes_on_less,
+        says_other_than_it_takes,
+        lambda *arguments: None,
+        lambda ctx, question, more=None: None,
+        max,
+        dict.get,
+        Deny,
+    ],
+    ids=repr,
+)
+def test_a_callable_that_may_take_what_its_row_gives_is_left_alone(hook: Callable[..., Any]) -> None:
+    assert len(Roster.of([extension("a", before_tool=hook)]).rows["before_tool"]) == 1
+
+
+def test_a_method_without_self_is_told_so() -> None:
+    class Bare(Extension[Any]):
+        name = "bare"
+
+        def before_tool(ctx: Any, question: Any) -> None:  # type: ignore[override]
+            ...
+
+    says = "before_tool is called with (ctx, question), but takes (question); a method's first parameter is self"
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        Roster.of([Bare()])
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "called"),
+    [
+        ("confirm", lambda: True, "(request), but takes ()"),
+        ("confirm", lambda call, more: True, "(request), but takes (call, more)"),
+        ("fallback", lambda: "", "(request) or (request, ctx) or (request, ctx=), but takes ()"),
+        ("facts", lambda one, two: {}, "() or (ctx), but takes (one, two)"),
+        ("on_event", lambda: None, "(event), but takes ()"),
+    ],
+)
+def test_a_callback_that_cannot_be_called_in_any_way_is_refused(
+    name: str, function: Callable[..., Any], called: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'Agent({name}=...) is called with {called}')}$"):
+        check_takes(f"Agent({name}=...)", function, *CALLBACKS[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("confirm", lambda request: True),
+        ("confirm", lambda *requests: True),
+        ("fallback", lambda request: ""),
+        ("fallback", lambda request, about: ""),
+        ("fallback", lambda request, *, ctx: ""),
+        ("facts", dict),
+        ("facts", lambda: {"a": "b"}),
+        ("facts", lambda ctx: {}),
+        ("on_event", [].append),
+        ("on_event", print),
+    ],
+)
+def test_a_callback_that_can_be_called_in_one_way_is_taken(name: str, function: Callable[..., Any]) -> None:
+    check_takes(name, function, *CALLBACKS[name])
+
+
+@tool
+def look() -> str:
+    """Look."""
+    return ""
+
+
+async def coroutine(agent: Any) -> None: ...
+
+
+async def asynchronous_generator(agent: Any) -> AsyncIterator[None]:
+    yield
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "says"),
+    [
+        ("instructions", 5, "instructions must be a string, not int"),
+        ("instructions", lambda: "text", "instructions must be a string, not function"),
+        ("lenient", "yes", "lenient must be True or False, not 'yes'"),
+        ("lenient", None, "lenient must be True or False, not None"),
+        ("tools", look, "tools must be a list; write tools = [look]"),
+        ("tools", 3, "tools must be a list of tools, not int"),
+        ("tools", {"look": look}, "tools must be a list of tools, not dict"),
+        ("tools", "look", "tools must be a list of tools, not str"),
+        ("lifespan", 5, "lifespan must be a method, not int"),
+        ("lifespan", lambda: None, "lifespan is called with (agent), but takes ()"),
+        ("snapshot", (), "snapshot must be a method, not tuple"),
+        ("snapshot", lambda run: (), "snapshot is called with (), but takes (run)"),
+        *(
+            (
+                "lifespan",
+                function,
+                "lifespan must give an async context manager; decorate it with contextlib.asynccontextmanager",
+            )
+            for function in (coroutine, asynchronous_generator)
+        ),
+    ],
+)
+def test_an_attribute_of_the_wrong_kind_is_refused_with_the_extensions_name(
+    attribute: str, value: Any, says: str
+) -> None:
+    made = extension("a")
+    setattr(made, attribute, value)
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'extension {made.name!r}: {says}')}$"):
+        Roster.of([made])
+
+
+def test_what_an_extension_may_have_in_these_places_is_taken() -> None:
+    class Late(Extension[Any]):
+        name = "late"
+        tools = (look,)
+
+        @property
+        def instructions(self) -> str:  # type: ignore[override]
+            raise RuntimeError("read before there was a run")
+
+        @asynccontextmanager
+        async def lifespan(self, agent: Any) -> AsyncIterator[None]:
+            yield
+
+    class Duck:
+        name = "duck"
+        lifespan = None
+        snapshot = None
+
+    assert Roster.of([Late(), Duck()]).names == ("late", "duck")  # type: ignore[list-item]
 
 
 # --- chain ----------------------------------------------------------------------------------------------------------
