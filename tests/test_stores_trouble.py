@@ -1,4 +1,4 @@
-"""What a SqliteStore does when its file gets into trouble while it is open: no room any more, deleted, replaced.
+"""What a SqliteStore does when its file gets into trouble while it is open: no room, deleted, replaced, emptied.
 
 This file is also the program that runs out of room: the limit on the size of its files is its own, not pytest's.
 """
@@ -93,7 +93,7 @@ def test_a_runtime_without_room_answers_on_and_keeps_what_it_saved(tmp_path: Pat
     assert trio.run(asks) == [*(f"ask {number}" for number in range(saved)), "and on"]
 
 
-# --- deleted, moved, replaced ---------------------------------------------------------------------------------------
+# --- deleted, moved, replaced, emptied ------------------------------------------------------------------------------
 
 
 def delete(path: Path) -> None:
@@ -106,11 +106,16 @@ def replace(path: Path) -> None:
     path.with_suffix(".copy").replace(path)
 
 
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
 losses = pytest.mark.parametrize(
     ("lose", "words"),
     [
         (delete, r"cannot be found any more \(No such file or directory\) while it was open"),
         (replace, "was replaced by another file while it was open"),
+        (empty, "was emptied by another program while it was open"),
     ],
 )
 
@@ -138,7 +143,7 @@ async def test_every_call_on_a_file_that_was_lost_says_so(
             with pytest.raises(StoreError, match=rf"chat\.db {words}; nothing was changed: put it back, or close"):
                 await call()
         # Nothing new was made in its place behind anybody's back.
-        assert path.exists() is (lose is replace)
+        assert path.exists() is (lose is not delete)
 
 
 @posix

@@ -78,15 +78,16 @@ class Look:
 @final
 @attrs.define(eq=False)
 class Place:
-    """Which file the path led to when it was opened, so that one deleted or replaced since is noticed.
+    """Which file the path led to when it was opened, so that one deleted, replaced or emptied since is noticed.
 
     A file that lost its name can still be written to, and all that was acknowledged would be gone with the last handle;
     one that was put in its place would be mixed with the journal of the old one.
     """
 
     path: Path
-    # Device and number of the file; None: not open. Set by the thread that writes, read by all.
-    _was: tuple[int, int] | None = attrs.field(default=None, init=False)
+    # Device, number, and whether it held something; None: not open. Set by the thread that writes, read by all. Not the
+    # size, which a VACUUM in another process makes smaller.
+    _was: tuple[int, int, bool] | None = attrs.field(default=None, init=False)
 
     def keep(self) -> None:
         """Remember the file that was opened just now. Raises `OSError`."""
@@ -101,9 +102,13 @@ class Place:
         if self._was is None:
             return
         try:
-            if self._is() == self._was:
+            device, number, filled = self._is()
+            if (device, number) != self._was[:2]:
+                what = "was replaced by another file"
+            elif self._was[2] and not filled:
+                what = "was emptied by another program"
+            else:
                 return
-            what = "was replaced by another file"
         except OSError as error:
             what = f"cannot be found any more ({error.strerror})"
         raise StoreError(
@@ -111,9 +116,9 @@ class Place:
             "put it back, or close the store and open it again to go on with what is there"
         )
 
-    def _is(self) -> tuple[int, int]:
+    def _is(self) -> tuple[int, int, bool]:
         status = self.path.stat()
-        return status.st_dev, status.st_ino
+        return status.st_dev, status.st_ino, status.st_size > 0
 
 
 def look_at(path: Path) -> Look | None:
