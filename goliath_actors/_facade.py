@@ -186,18 +186,19 @@ class Conversation:
 class StreamBlock:
     """`async with runtime.stream(...) as run`: the ask is accepted on entering; leaving early aborts the run."""
 
-    __slots__ = ("_accept", "_guard", "_run")
+    __slots__ = ("_accept", "_guard", "_notice", "_run")
 
-    def __init__(self, accept: Any) -> None:
+    def __init__(self, accept: Callable[[], Run], notice: Callable[[], Awaitable[None]]) -> None:
         self._accept = accept
+        self._notice = notice
         self._run: Run | None = None
         self._guard: Any = None
 
     async def __aenter__(self) -> Run:
         if self._run is not None:
             raise ConfigError("a stream block can be entered once; call stream(...) again for another run")
-        run: Run = self._accept()
-        self._run = run
+        await self._notice()
+        run = self._run = self._accept()
         self._guard = run.guard()
         self._guard.__enter__()
         entered = False

@@ -98,8 +98,8 @@ async def open_runtime(
         with passing:
             async with hold_all([*held, *closing(agents), *lifespans(agents)]):
                 async with trio.open_nursery() as outer:
+                    outer.start_soon(runtime.watch)  # first: the shielded host ends at its word alone
                     await outer.start(runtime.host)
-                    outer.start_soon(runtime.watch)
                     outer.start_soon(runtime.sweep)
                     try:
                         yield runtime

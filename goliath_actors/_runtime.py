@@ -122,6 +122,7 @@ class Runtime:
         Cancellation: aborts the run (cause `caller`) and goes on only when its observers were told; while it is
         queued, at once: then its observers are told at its turn.
         """
+        await self.notice()
         run = self._accept(
             ask,
             conversation_id,
@@ -200,7 +201,8 @@ class Runtime:
                 on_event,
                 when_busy,
                 waits=True,
-            )
+            ),
+            self.notice,
         )
 
     def conversation(self, conversation_id: str | None = None, agent: str | Agent[Any] | None = None) -> Conversation:
@@ -229,6 +231,7 @@ class Runtime:
 
         Cancellation: the tool unwinds; a write that had begun may have happened.
         """
+        await self.notice()
         entry = self._entry(agent)
         if self._state not in ("open", "draining") and self._asker() is None:
             raise self._closed()
@@ -290,6 +293,12 @@ class Runtime:
             errors=ended["error"],
             aborted=ended["aborted"],
         )
+
+    async def notice(self) -> None:
+        """Let a caller that is cancelled notice it before it is refused: what closed the runtime may be what cancelled
+        the caller, who then is to see `Cancelled` and no error (R10). No checkpoint where asks are accepted (R2)."""
+        if self._state == "closed":
+            await trio.lowlevel.checkpoint_if_cancelled()
 
     # --- accepting: decide synchronously ----------------------------------------------------------------------------
 
@@ -592,6 +601,7 @@ class Runtime:
 
     async def forget(self, agent: Any, conversation_id: str | None) -> None:
         """Abort what the conversation has, then delete its record, as a turn of its own."""
+        await self.notice()
         job = self._post_forget(self._entry(agent), conversation_id)
         asker = waiter()
         if asker is None:
@@ -674,7 +684,7 @@ class Runtime:
                 await trio.lowlevel.cancel_shielded_checkpoint()
 
     def _report_fatal(self, fatal: BaseException) -> None:
-        """A `KeyboardInterrupt` or `SystemExit` came out of a run: end everything; the host raises it at its end."""
+        """What ends the program came out of a run: end everything; the host raises it at its end."""
         if self._fatal is None:
             self._fatal = fatal
         self.shut_down(f"{type(fatal).__name__} in a run")

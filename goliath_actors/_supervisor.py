@@ -67,9 +67,8 @@ class ObserverLimits:
 
 
 class _Witness:
-    """Sees what leaves a run inside its scope: the error that a cancellation replaced in a `finally` (§P), what is no
-    `Exception` and nobody here may name, and a `Cancelled` that is no cancellation. Only that one goes no further.
-    """
+    """Sees what leaves a run inside its scope, as the error that a cancellation replaced in a `finally` (§P). Two things
+    go no further: what is no `Exception`, until everybody was told (R12), and a `Cancelled` that is no cancellation."""
 
     __slots__ = ("passed", "replaced")
 
@@ -88,9 +87,11 @@ class _Witness:
                 self.passed = _stray()
                 return True
             self.replaced = _replaced(error)
-        elif not isinstance(error, BaseExceptionGroup):
-            self.passed = error
-        return False
+            return False
+        if isinstance(error, BaseExceptionGroup):  # the run's own cancellation may be in it, which its scope takes out
+            return False
+        self.passed = error
+        return True
 
 
 class _Held:
@@ -157,8 +158,7 @@ async def supervise(
 ) -> None:
     """Run `execute` in the run's scope, tell the observers how it ended, and end the run.
 
-    Arguments: `report_fatal` gets a `KeyboardInterrupt` or `SystemExit`, to be raised by the runtime after every run
-    has been told.
+    Arguments: `report_fatal` gets what is no `Exception`, to be raised by the runtime after every run has been told.
 
     Cancellation: of the run's scope, is the run's abort. From outside, it passes on after the observers were told.
     """
@@ -175,8 +175,6 @@ async def supervise(
                         finished = await execute()
                     except Exception as failure:  # noqa: BLE001  # kept as the same object; the reply raises it
                         error = failure
-        except (KeyboardInterrupt, SystemExit) as fatal:
-            error = fatal
         except BaseExceptionGroup as group:
             # A nursery of an application's own, left with an error while the run was aborted: the error counts.
             error = group
@@ -205,8 +203,7 @@ async def _conclude(
     fatal: BaseException | None = None
     if error is not None:
         origin = journal.origin_of(error)
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            fatal = error
+        fatal = None if isinstance(error, Exception) else error
     elif finished is None:
         abort = _abort_of(run, phase)
         error = _aborted(run, abort, replaced, journal)

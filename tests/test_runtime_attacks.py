@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.lowlevel
@@ -207,6 +208,27 @@ async def test_what_ends_the_program_out_of_an_observer_waits_until_everybody_wa
     assert [type(answer) for answer in found] == [ValueError]
     assert second.state == "done"
     assert journal.heard("on_finish") == [("first", "error"), ("second", "aborted")]
+
+
+async def test_what_nobody_names_out_of_a_run_ends_the_others_by_their_own_scopes(autojump_clock: MockClock) -> None:
+    journal, odd = Journal(), Odd()
+
+    async def action(work: Work) -> str:
+        await trio.sleep(1)
+        if work.ask == "odd":
+            raise odd
+        return await for_ever(work)
+
+    with pytest.raises(Odd) as caught:
+        async with open_runtime(loop_agent(action, extensions=(journal,))) as runtime:
+            failed = runtime.submit("odd", conversation_id="a")
+            others = [runtime.submit(ask, conversation_id="b") for ask in ("other", "queued")]
+            await trio.sleep_forever()
+    assert caught.value is odd
+    assert failed.outcome is not None
+    assert (failed.outcome.status, failed.outcome.error) == ("error", odd)
+    assert [run.scope.cancelled_caught for run in others] == [True, True]
+    assert journal.heard("on_finish") == [("odd", "error"), ("other", "aborted"), ("queued", "aborted")]
 
 
 @pytest.mark.parametrize("kind", ["run-started", "run-finished"])
@@ -979,6 +1001,69 @@ async def test_opening_a_file_can_be_cancelled_at_any_step(steps: int, tmp_path:
     assert scope.cancelled_caught
     async with open_runtime(loop_agent(), store=SqliteStore(tmp_path / "chat.db")) as runtime:
         assert (await runtime.run("hi")).text == "echo hi"
+
+
+@attrs.define(eq=False)
+class CancelsAfter(trio.abc.Instrument):
+    """Cancels a scope after the n-th step of any task."""
+
+    steps: int
+    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.steps -= 1
+        if self.steps == 0:
+            self.scope.cancel()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_runtime_can_be_cancelled_at_any_step_of_its_life(seed: int) -> None:
+    ways: set[tuple[bool, str]] = set()
+    for steps in range(1, 60):
+        living, cutter = Living(), CancelsAfter(steps)
+        runs: list[Run] = []
+
+        async def main(living: Living, cutter: CancelsAfter, runs: list[Run]) -> None:
+            shuffled(seed)
+            with cutter.scope:
+                async with open_runtime(loop_agent(extensions=(living,))) as runtime:
+                    await trio.lowlevel.checkpoint()
+                    runs.append(runtime.submit("one"))
+                    runs.append(runtime.submit("two"))
+
+        trio.run(main, living, cutter, runs, instruments=[cutter])
+        assert living.log in ([], ["entered", "left"])
+        assert all(run.state == "done" for run in runs)
+        ways.add((cutter.scope.cancelled_caught, runs[-1].outcome.status if runs and runs[-1].outcome else "never"))
+    assert {(True, "never"), (True, "aborted"), (False, "completed")} <= ways
+
+
+@pytest.mark.parametrize("door", ["run", "stream", "forget"])
+async def test_a_caller_whose_cancellation_closed_the_runtime_is_cancelled_and_not_refused(door: str) -> None:
+    late = trio.Event()
+
+    async def handler(runtime: Any) -> None:
+        await late.wait()
+        if door == "run":
+            await runtime.run("late")
+        elif door == "stream":
+            async with runtime.stream("late"):
+                pass  # pragma: no cover
+        else:
+            await runtime.conversation("c").forget()
+
+    for seed in range(8):
+        shuffled(seed)
+        late = trio.Event()
+        with trio.CancelScope() as scope:
+            async with open_runtime(loop_agent()) as runtime, trio.open_nursery() as nursery:
+                nursery.start_soon(handler, runtime)
+                await wait_all_tasks_blocked()
+                late.set()  # the handler is going to ask, without having been cancelled while it waited
+                scope.cancel()
+        assert scope.cancelled_caught
+    with pytest.raises(RuntimeClosed):
+        await handler(runtime)
 
 
 async def test_an_error_of_leaving_comes_out_of_a_cancelled_runtime(autojump_clock: MockClock) -> None:
