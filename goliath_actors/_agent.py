@@ -14,7 +14,7 @@ import attrs
 from ._budget import resolve_counter
 from ._conductor import Conductor
 from ._frozen import FrozenDict
-from ._roster import Roster
+from ._roster import CALLBACKS, Roster, check_takes
 from ._schema import OutputSchema, is_async
 from ._toolloop import ToolLoop
 from ._work import Loop
@@ -178,8 +178,12 @@ class Agent(Generic[C]):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise ConfigError(f"Agent({name}=...) must be callable, not {type(value).__name__}")
+            if value is not None:
+                check_takes(f"Agent({name}=...)", value, *CALLBACKS[name])
         check_on_event("Agent(on_event=...)", self.on_event)
-        if not callable(self.facts):
+        if callable(self.facts):
+            check_takes("Agent(facts=...)", self.facts, *CALLBACKS["facts"])
+        else:
             check_facts(self.facts)
         check_seconds("Agent(confirm_timeout=...)", self.confirm_timeout)
         if self.confirm is None:

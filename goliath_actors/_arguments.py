@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Callable, Iterable
 
 from ._agent import check_on_event, check_seconds
+from ._roster import CALLBACKS, check_takes
 from ._run import RunOptions
 from .errors import ConfigError
 
@@ -47,6 +48,8 @@ def check_ask(ask: object, options: RunOptions, on_event: Callable[..., object] 
     for name, value in (("confirm", options.confirm), ("on_event", on_event)):
         if value is not None and not callable(value):
             raise ConfigError(f"{name} must be callable, not {type(value).__name__}")
+        if value is not None:
+            check_takes(name, value, *CALLBACKS[name])
     check_on_event("on_event", on_event)
     check_seconds("confirm_timeout", options.confirm_timeout)
 

@@ -135,3 +135,24 @@ async def test_the_smaller_window_of_loop_and_model_counts_and_a_result_says_why
     assert (result.text, result.reason) == ("", "model-error")
     assert result.error is not None
     assert "no route to the device" in result.error
+
+
+@pytest.mark.parametrize("name", ["confirm", "on_event"])
+async def test_a_callback_that_cannot_take_what_it_is_given_is_refused_at_once(name: str) -> None:
+    def takes_nothing() -> bool:
+        return True
+
+    options: dict[str, Any] = {name: takes_nothing}
+    with pytest.raises(ConfigError, match=name):
+        Agent(model=MODEL, **options)
+    async with open_runtime(Agent(model=MODEL)) as runtime:
+        with pytest.raises(ConfigError, match=name):
+            runtime.submit("hi", **options)
+        assert runtime.statistics().accepted == 0
+
+
+def test_a_fallback_and_facts_that_cannot_be_called_are_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="fallback"):
+        Agent(model=MODEL, fallback=lambda: "cloud")
+    with pytest.raises(ConfigError, match="facts"):
+        Agent(model=MODEL, facts=lambda one, two: {})

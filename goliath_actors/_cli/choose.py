@@ -237,7 +237,7 @@ async def list_models(url: str, key: str, seconds: float) -> tuple[str, ...]:
     Cancellation: the connection is closed.
     """
     with trio.move_on_after(seconds):
-        status, body = await _get(f"{url.rstrip('/')}/models", key)
+        status, body = await _get(f"{url.rstrip('/').removesuffix('/chat/completions')}/models", key)
         if status in (401, 403):
             raise BadRequest(f"the server at {shown(url)} refuses the key (HTTP {status})", status=status)
         if status != 200:
