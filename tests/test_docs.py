@@ -147,6 +147,21 @@ def test_every_python_block_of_a_page_runs(page: Path, tmp_path: Path, monkeypat
                 run_block(code, namespace, by_path(page), line)
 
 
+def test_every_python_block_of_the_readme_and_of_the_tutorial_stands_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    for page in (ROOT / "README.md", DOCS / "tutorial.md"):
+        for line, note, code in blocks(page):
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                run_block(code, {"__name__": "__main__"}, by_path(page), line)
+            if note:
+                source = (ROOT / note.removeprefix("from ")).read_text(encoding="utf-8")
+                assert printed.getvalue().splitlines() == promised_output(source), f"{by_path(page)}:{line}"
+
+
 @pytest.mark.parametrize("page", WRITTEN, ids=by_path)
 def test_what_a_page_quotes_from_an_example_stands_there(page: Path) -> None:
     for line, note, code in blocks(page):
