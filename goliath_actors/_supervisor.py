@@ -67,8 +67,11 @@ class ObserverLimits:
 
 
 class _Witness:
-    """Sees what leaves a run inside its scope, as the error that a cancellation replaced in a `finally` (§P). Two things
-    go no further: what is no `Exception`, until everybody was told (R12), and a `Cancelled` that is no cancellation."""
+    """Sees what leaves a run inside its scope, such as the error that a cancellation replaced in a `finally` (§P).
+
+    Two things go no further: what is no `Exception`, until everybody was told (R12), and a `Cancelled` that is no
+    cancellation.
+    """
 
     __slots__ = ("passed", "replaced")
 
