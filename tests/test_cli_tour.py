@@ -38,6 +38,7 @@ async def test_the_tour_shows_each_thing_it_promises() -> None:
         '      confirm add_task {"title": "buy milk"}? a person says: yes\n',
         "      result  [cached] Same as step 1:",
         "      hook    read-only in before_tool: deny: this account is read-only\n",
+        '      denied  add_task {"title": "paint it red"}\n',
         "      stopped no-secrets in before_run: a password in the ask\n",
         "    The second brain answers, told why it was asked: conductor-asked.\n",
         "      as a value: Weather(city='Oslo', degrees=-3)\n",
