@@ -30,6 +30,9 @@ class Cancellable(Protocol):
         ...
 
 
+# Roles of model calls, which are phases of their own: a model adapter is running then.
+_CODE_OF_PHASE = dict.fromkeys(("plan", "arguments", "answer", "scribe", "step", "compact"), "model")
+
 # One merged entry holds at most this many deltas, so that no list and no joined text grows with the reply's length.
 MERGE_AT_MOST = 256
 
@@ -135,12 +138,14 @@ class RunJournal:
     @trio.lowlevel.disable_ki_protection  # application code, also where an event is told in a protected place
     def _tell(self, event: Event) -> Exception | None:
         first: Exception | None = None
+        before, self.place = self.place, "event"
         for callback in self.callbacks:
             try:
                 callback(event)
             except Exception as error:  # noqa: BLE001  # handed to the caller, who decides
                 if first is None:  # not `or`: an exception may have a length, or a truth of its own
                     first = error
+        self.place = before
         return first
 
     def _wake(self) -> None:
@@ -168,7 +173,10 @@ class RunJournal:
         for known, origin in self._blame:
             if known is error:
                 return origin
-        return self.place or "harness"
+        if self.place is not None or isinstance(error, Exception):
+            return self.place or "harness"
+        # An interrupt: nobody here catches one, so nobody has blamed it; the phase says whose code was running.
+        return "tool" if self.phase.startswith("tool:") else _CODE_OF_PHASE.get(self.phase, "harness")
 
     def note(self, extension: str, phase: str, error: BaseException) -> None:
         """Record a failure that changes nothing."""

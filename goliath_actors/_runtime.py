@@ -506,13 +506,17 @@ class Runtime:
             self._count(run.outcome)
 
     def _panel(self, entry: Entry, run: Run) -> Panel:
+        def submit(ask: str, **options: Any) -> Run:
+            """As `submit`, to this run's own agent where none is named."""
+            return self.submit(ask, **{"agent": entry.agent, **options})
+
         return Panel(
             entry.agent.roster,
             run.journal,
             run.ask,
             entry.agent.name,
             run.context,
-            self.submit,
+            submit,
             lambda: run.abort_state is not None or run.scope.cancel_called,
         )
 

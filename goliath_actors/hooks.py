@@ -6,6 +6,7 @@ Floor 1½, on top. The dispatcher (`_panel.py`) knows compositions, never rows: 
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias
@@ -55,7 +56,7 @@ from ._questions import (
 )
 from .abc import ModelEvent, ModelResponse
 from .tools import Tool
-from .values import Exchange, FallbackRequest, Memory, Message, Plan
+from .values import Exchange, FallbackRequest, Memory, Message, Plan, Step
 
 __all__ = [
     "HOOKS",
@@ -336,6 +337,14 @@ class Row:
     words: str = ""
 
 
+def _need(what: str, value: object, kinds: type | tuple[type, ...], *fields: str) -> None:
+    """Refuse an answered value one of whose fields is of a wrong kind: it would fail far from the hook that made it."""
+    for name in fields:
+        item = getattr(value, name)
+        if not isinstance(item, kinds) or (isinstance(item, bool) and kinds is not bool):
+            raise ValueError(f"{what}.{name} is of type {type(item).__name__}")
+
+
 def _text(question: object, answer: str) -> str:
     if not answer.strip():
         raise ValueError("the text is blank")
@@ -379,6 +388,8 @@ def _patch_fields(patch: RunPatch | PlanPatch, known: frozenset[str]) -> None:
         value = getattr(patch, name)
         if value is not None and not isinstance(value, Mapping):
             raise ValueError(f"{name} must be a mapping, not {type(value).__name__}")
+    if patch.model is not None and not callable(getattr(patch.model, "stream", None)):
+        raise ValueError(f"model must be a Model, not {type(patch.model).__name__}")
 
 
 def _check_run_patch(question: BeforeRun, answer: RunPatch) -> RunPatch:
@@ -423,6 +434,8 @@ def _merge_plan_patch(question: BeforePlan, patch: PlanPatch) -> tuple[BeforePla
 
 def _check_plan(question: AfterPlan, answer: Plan) -> Plan:
     names = {tool.name for tool in question.tools}
+    _need("plan", answer, str, "brief", "text")
+    _need("plan", answer, (str, type(None)), "tool", "why")
     if answer.kind == "tool" and answer.tool not in names:
         known = ", ".join(sorted(names)) or "none"
         raise ValueError(f"the plan names {answer.tool!r}, which is not available (available: {known})")
@@ -446,12 +459,34 @@ def _check_memory(question: object, answer: Memory) -> Memory:
     for exchange in answer.recent:
         if not isinstance(exchange, Exchange):
             raise ValueError(f"a memory's recent must hold exchanges, not {type(exchange).__name__}")
+        _check_exchange("memory.recent", exchange)
     return answer
+
+
+def _check_exchange(what: str, exchange: Exchange) -> None:
+    _need(what, exchange, str, "ask", "answer")
+    _need(what, exchange, (int, float), "at")
+    if not math.isfinite(exchange.at):
+        raise ValueError(f"{what}.at is {exchange.at}; use seconds since the epoch")
+    _check_steps(what, exchange.steps)
+
+
+def _check_steps(what: str, steps: Sequence[Step]) -> None:
+    for step in steps:
+        if not isinstance(step, Step):
+            raise ValueError(f"{what}.steps must hold steps, not {type(step).__name__}")
 
 
 def _check_request(question: BeforeFallback, answer: FallbackRequest) -> FallbackRequest:
     if answer.reason != question.request.reason:
         raise ValueError(f"the reason must stay {question.request.reason!r}")
+    _need("request", answer, str, "ask", "summary")
+    _need("request", answer, (str, type(None)), "error")
+    for exchange in answer.recent:
+        if not isinstance(exchange, Exchange):
+            raise ValueError(f"request.recent must hold exchanges, not {type(exchange).__name__}")
+        _check_exchange("request.recent", exchange)
+    _check_steps("request", answer.steps)
     return answer
 
 

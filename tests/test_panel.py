@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from hypothesis import given
@@ -23,11 +25,13 @@ from goliath_actors.errors import ConfigError, GoliathExtensionError, ToolInputE
 from goliath_actors.hooks import (
     AfterAnswer,
     AfterPlan,
+    AfterRecall,
     AfterResponse,
     AfterStep,
     AfterTool,
     AroundTool,
     Ask,
+    BeforeFallback,
     BeforePlan,
     BeforeRequest,
     BeforeRun,
@@ -42,8 +46,9 @@ from goliath_actors.hooks import (
     Stop,
 )
 from goliath_actors.tools import ToolDescriptor, ToolOutcome
-from goliath_actors.values import Message, Plan
+from goliath_actors.values import Exchange, FallbackRequest, Memory, Message, Plan
 
+REQUEST = FallbackRequest("ask", reason="why")
 READ, WRITE = ToolDescriptor("read", "Reads."), ToolDescriptor("write", "Writes.", writes=True)
 
 
@@ -393,13 +398,25 @@ async def test_a_tools_raw_output_is_a_copy_per_hook_and_opaque_objects_are_pass
         ("after_answer", answer_question(), 7, "may answer text"),
         ("after_answer", answer_question(), Deny("no"), "not Deny"),
         ("after_answer", answer_question(), Stop("x", 3), "reason must be a string"),
-        ("after_recall", None, {"summary": ""}, "Memory"),
+        ("after_recall", AfterRecall(Memory()), {"summary": ""}, "Memory"),
         ("before_request", BeforeRequest((Message("user", "x"),), "plan", 0), "text", "messages"),
         ("before_request", BeforeRequest((Message("user", "x"),), "plan", 0), [], "empty"),
         ("before_request", BeforeRequest((Message("user", "x"),), "plan", 0), ["x"], "Message"),
         ("after_plan", AfterPlan(Plan("answer"), (READ,), (), 0), Plan("tool", tool="write"), "not available"),
         ("after_plan", AfterPlan(Plan("answer"), (READ,), (), 0), Plan("dance"), "no kind"),  # type: ignore[arg-type]
         ("after_plan", AfterPlan(Plan("answer"), (READ,), (), 0), Respond(" "), "blank"),
+        ("after_plan", AfterPlan(Plan("answer"), (), (), 0), Plan("answer", 3), "plan.brief is of type int"),  # type: ignore[arg-type]
+        ("after_plan", AfterPlan(Plan("answer"), (), (), 0), Plan("answer", why=3), "plan.why"),  # type: ignore[arg-type]
+        ("after_recall", AfterRecall(Memory()), Memory(3), "summary"),  # type: ignore[arg-type]
+        ("after_recall", AfterRecall(Memory()), Memory("", [3]), "must hold exchanges"),
+        ("after_recall", AfterRecall(Memory()), Memory("", [Exchange(3, "x", 0.0)]), "recent.ask"),  # type: ignore[arg-type]
+        ("after_recall", AfterRecall(Memory()), Memory("", [Exchange("x", "x", math.nan)]), "seconds since the epoch"),
+        ("after_recall", AfterRecall(Memory()), Memory("", [Exchange("x", "x", 0.0, steps=["s"])]), "must hold steps"),
+        ("before_fallback", BeforeFallback(REQUEST), attrs.evolve(REQUEST, ask=3), "request.ask"),
+        ("before_fallback", BeforeFallback(REQUEST), attrs.evolve(REQUEST, error=3), "request.error"),
+        ("before_fallback", BeforeFallback(REQUEST), attrs.evolve(REQUEST, recent=[3]), "must hold exchanges"),
+        ("before_fallback", BeforeFallback(REQUEST), attrs.evolve(REQUEST, reason="other"), "must stay 'why'"),
+        ("before_run", BeforeRun("a", "i", {}), RunPatch(model="gpt"), "model must be a Model"),  # type: ignore[arg-type]
         ("before_run", BeforeRun("a", "i", {}), RunPatch(ask=" "), "ask"),
         ("before_run", BeforeRun("a", "i", {}), RunPatch(facts={"zone": 3}), "facts"),  # type: ignore[dict-item]
         ("before_run", BeforeRun("a", "i", {}), RunPatch(tools=["nope"]), "no tool of this agent is called 'nope'"),
@@ -411,11 +428,6 @@ async def test_a_tools_raw_output_is_a_copy_per_hook_and_opaque_objects_are_pass
 async def test_a_bad_answer_is_the_extensions_error_and_says_what_is_wrong(
     row: str, question: Any, bad: Any, words: str
 ) -> None:
-    if question is None:
-        from goliath_actors.hooks import AfterRecall
-        from goliath_actors.values import Memory
-
-        question = AfterRecall(Memory())
     asked = panel(extension("a", **{row: lambda ctx, q: bad}))
     with pytest.raises(GoliathExtensionError, match=words) as caught:
         await asked.decide(row, question)

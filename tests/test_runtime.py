@@ -1226,3 +1226,40 @@ async def test_what_is_no_exception_ends_the_runtime_as_itself_and_observers_are
             runtime.submit("queued")
             await trio.sleep_forever()
     assert journal.heard("on_finish") == [("hi", "error"), ("queued", "aborted")]
+
+
+async def test_submitting_from_a_run_goes_to_its_own_agent_where_none_is_named() -> None:
+    async def action(work: Work) -> str:
+        await trio.lowlevel.checkpoint()
+        if work.ask == "first":
+            work.submit("second", conversation_id="other")
+        return work.ask
+
+    one, two = loop_agent(action, name="one"), loop_agent(action, name="two")
+    async with open_runtime(one, two) as runtime:
+        await runtime.run("first", agent="two")
+        assert runtime.find("two", "other") is not None
+        assert runtime.find("one", "other") is None
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("place", ["tool:look", "plan", "event"])
+async def test_an_interrupts_origin_is_the_place_it_came_from(kind: type[BaseException], place: str) -> None:
+    async def action(work: Work) -> str:
+        await trio.lowlevel.checkpoint()
+        if place != "event":
+            work.journal.enter(place)
+            raise kind()
+        return ""
+
+    def on_event(event: Any) -> None:
+        if place == "event" and event.kind == "run-started":
+            raise kind()
+
+    journal = Journal()
+    with pytest.raises(kind):
+        async with open_runtime(loop_agent(action, extensions=(journal,))) as runtime:
+            runtime.submit("hi", on_event=on_event)
+            await trio.sleep_forever()
+    expected = {"tool:look": "tool", "plan": "model", "event": "event"}[place]
+    assert journal.heard("on_error") == [("hi", expected)]
