@@ -184,7 +184,7 @@ class Agent(Generic[C]):
         if callable(self.facts):
             check_takes("Agent(facts=...)", self.facts, *CALLBACKS["facts"])
         else:
-            check_facts(self.facts)
+            object.__setattr__(self, "facts", FrozenDict(check_facts(self.facts)))
         check_seconds("Agent(confirm_timeout=...)", self.confirm_timeout)
         if self.confirm is None:
             asking = [tool.name for tool in self.tool_table.values() if tool.writes or tool.confirm]

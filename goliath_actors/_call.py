@@ -15,7 +15,7 @@ import trio
 
 from ._budget import ContentBudgets
 from ._frozen import FrozenDict, thaw
-from ._journal import in_words
+from ._journal import bare, in_words
 from ._text import clip
 from ._work import Work
 from .errors import ConfigError, ToolFailure, ToolInputError
@@ -166,7 +166,7 @@ async def _resolve(work: Work, call: Call) -> None:
     except ToolInputError as error:
         call.invalid = str(error)
     except Exception as error:  # noqa: BLE001  # the tool's own code; its words go to whoever asked
-        call.invalid = clip(_told(error), REASON_CHARS)
+        call.invalid = clip(_told(bare(error)), REASON_CHARS)
 
 
 def context_of(work: Work, call: Call) -> ToolContext[Any]:

@@ -110,6 +110,8 @@ class RunJournal:
 
         Raises: as `emit`.
         """
+        if self.ended:
+            return
         self.seq += 1
         now = time.time()
         last = self._log[-1] if self._log else None
@@ -127,6 +129,8 @@ class RunJournal:
     def _append(self, kind: type[E], fields: dict[str, Any]) -> tuple[E, Exception | None]:
         self.seq += 1
         event = kind(self.run_id, self.conversation_id, self.seq, time.time(), **fields)
+        if self.ended:  # out of a task that outlived the run: `RunFinished` stays the last word (E1)
+            return event, None
         self._log.append(event)
         if kind is Answer:
             self.answered = True
@@ -249,6 +253,12 @@ def single(error: BaseException) -> BaseException | None:
         if not isinstance(leaf, Exception):
             return leaf
     return real[0] if len(real) == 1 else error.split(trio.Cancelled)[1]
+
+
+def bare(error: Exception) -> Exception:
+    """Return the single real error inside a group, at any depth; what is no such group as it is (R10)."""
+    real = single(error)
+    return real if isinstance(real, Exception) else error
 
 
 def in_words(error: BaseException) -> str:

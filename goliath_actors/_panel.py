@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
-from ._journal import RunJournal, in_words, single
+from ._journal import RunJournal, bare, in_words
 from ._roster import Hook, Roster
 from .errors import GoliathExtensionError
 from .events import Event, HookDecision
@@ -233,7 +233,7 @@ class Panel:
                 answer = _validated(row, question, answer)
         except Exception as error:  # noqa: BLE001  # H4: it becomes the extension's error, or a lenient one's skip
             journal.place = None
-            answer = self._failed(row, hook, _bare(error))
+            answer = self._failed(row, hook, bare(error))
         journal.place = None
         await trio.lowlevel.checkpoint_if_cancelled()
         return answer
@@ -301,10 +301,12 @@ class Panel:
         hook = hooks[depth]
         passed: list[BaseException] = []
         result: T = _NOTHING
-        called = False
+        called = over = False
 
         async def call_next(patch: Any = None) -> T:
             nonlocal result, called
+            if over:  # it would act behind the back of a run that has gone on, or is over
+                raise RuntimeError(f"call_next of {row.name} is good only while its hook runs")
             following = question
             if patch is not None:
                 if patched is None:
@@ -329,10 +331,12 @@ class Panel:
         except Exception as error:
             if any(error is known for known in passed):
                 raise
-            bare = _bare(error)
-            if all(bare is not known for known in passed):
-                raise self._extension_error(row.name, hook, bare) from bare
-            out_of_group = bare
+            only = bare(error)
+            if all(only is not known for known in passed):
+                raise self._extension_error(row.name, hook, only) from only
+            out_of_group = only
+        finally:
+            over = True
         if out_of_group is not None:
             raise out_of_group
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -344,7 +348,7 @@ class Panel:
         if result is not _NOTHING:
             return result
         if not called:
-            return await call_next()
+            return await self._layer(row, hooks, depth + 1, question, inner, patched)
         if passed:
             raise passed[-1]
         problem = TypeError(f"it cut {row.name} short and returned nothing in its place")
@@ -391,10 +395,10 @@ class Panel:
         except Exception as error:
             if any(error is known for known in passed):
                 raise
-            bare = _bare(error)
-            if all(bare is not known for known in passed):
-                raise self._extension_error(row, hook, bare) from bare
-            out_of_group = bare
+            only = bare(error)
+            if all(only is not known for known in passed):
+                raise self._extension_error(row, hook, only) from only
+            out_of_group = only
         if out_of_group is not None:
             raise out_of_group
 
@@ -433,18 +437,29 @@ class Panel:
         except Exception as error:  # noqa: BLE001  # an observer changes nothing
             journal.note(hook.extension, row, error)
         journal.place = None
-        return answer if answer is not None and _awaitable(answer) else None
+        if answer is None or _awaitable(answer):
+            waiting: Awaitable[object] | None = answer
+            return waiting
+        self._not_asked(row, hook, answer)
+        return None
 
     @trio.lowlevel.disable_ki_protection
     async def hear_out(self, row: str, hook: Hook, waiting: Awaitable[object]) -> None:
         """Await what an observer returned. What it raises is a diagnostic."""
         journal = self.journal
         journal.place = "extension"
+        answer: object = None
         try:
-            await waiting
+            answer = await waiting
         except Exception as error:  # noqa: BLE001  # an observer changes nothing
-            journal.note(hook.extension, row, _bare(error))
+            journal.note(hook.extension, row, bare(error))
         journal.place = None
+        if answer is not None:
+            self._not_asked(row, hook, answer)
+
+    def _not_asked(self, row: str, hook: Hook, answer: object) -> None:
+        problem = TypeError(f"{row} only observes and must return nothing, not {type(answer).__name__}")
+        self.journal.note(hook.extension, row, problem)
 
     # --- contributions ----------------------------------------------------------------------------------------------
 
@@ -480,27 +495,21 @@ def _awaitable(answer: Any) -> bool:
     return type(answer) is CoroutineType or hasattr(answer, "__await__")
 
 
-def _bare(error: Exception) -> Exception:
-    """A hook may have a nursery of its own: the group that it makes of a single error is nobody's error (R10)."""
-    real = single(error)
-    return real if isinstance(real, Exception) else error
-
-
 def _validated(row: Row, question: Question, answer: Any) -> Any:
     if not row.answers:
         raise TypeError(f"{row.name} only observes and must return nothing, not {type(answer).__name__}")
     right = isinstance(answer, row.answers) and not (isinstance(answer, str) and str not in row.answers)
-    if object in row.answers:
-        right = True
-    if not right or (isinstance(answer, _VERDICTS) and not isinstance(answer, row.answers)):
+    if object in row.answers:  # any output will do, but a verdict is none: here it has no effect
+        right = not isinstance(answer, _VERDICTS)
+    if not right:
         allowed = row.words or " · ".join(kind.__name__ for kind in row.answers)
         raise TypeError(f"{row.name} may answer {allowed} or None, not {type(answer).__name__}")
-    if isinstance(answer, Stop | Respond | Deny | Retry):
+    if isinstance(answer, Stop | Respond | Deny | Retry | Ask):
         _check_verdict(answer)
     return answer if row.check is None else row.check(question, answer)
 
 
-def _check_verdict(verdict: Stop | Respond | Deny | Retry) -> None:
+def _check_verdict(verdict: Stop | Respond | Deny | Retry | Ask) -> None:
     for field in attrs.fields(type(verdict)):
         value = getattr(verdict, field.name)
         if field.name != "whole_batch" and not isinstance(value, str):

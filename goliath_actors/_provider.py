@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from ._journal import leaves
+from ._journal import bare, leaves
 from ._panel import RunStopped
 from ._text import clip
 from .abc import TokenCounter, ToolSpec
@@ -92,13 +92,6 @@ def classify(error: BaseException) -> str:
                 reason = reason or "model-unavailable"
         link = link.__cause__
     return reason or "model-error"
-
-
-def bare(error: Exception) -> Exception:
-    """Return the single error inside a group of one, at any depth; what is no such group as it is."""
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
 
 
 def not_the_providers(error: Exception) -> Exception | None:

@@ -137,7 +137,9 @@ async def _drive(agent: Agent[Any], work: Work) -> Finished:
                 work.record = await work.store.load(work.key)
         ending = await agent.loop.drive(work, responded)  # type: ignore[union-attr]  # Agent refuses a ToolLoop
     except RunStopped as stop:
-        return Finished("stopped", Ending(stop.text), stop.stopped)
+        # C11: an empty text says why.
+        reason = None if stop.text.strip() else stop.stopped.reason
+        return Finished("stopped", Ending(stop.text, reason=reason), stop.stopped)
     return Finished("completed", ending)
 
 

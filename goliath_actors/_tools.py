@@ -18,6 +18,7 @@ import trio
 from ._budget import ContentBudgets
 from ._call import Cached, Call, confirm, context_of, gate, needs_confirmation
 from ._frozen import freeze, thaw
+from ._journal import bare
 from ._json import snapshot
 from ._panel import RunStopped
 from ._provider import CounterFailed, counting
@@ -159,6 +160,7 @@ async def _perform(work: Work, call: Call) -> Any:
 
 
 def _failed(work: Work, call: Call, error: Exception) -> None:
+    error = bare(error)  # a tool may have a nursery of its own
     # A write that broke off may have happened, unless the tool itself says that it failed, and a hook that ran it
     # again had not let it succeed before.
     says_so = isinstance(error, ToolFailure) and not isinstance(error, ToolTimeout) and not call.performed

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import copy
 import difflib
+import inspect
 import math
 import re
 import sys
 import types
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, Union, cast, final, overload
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, Union, cast, final, get_overloads, overload
 
 import attrs
 
@@ -438,6 +439,10 @@ def tool(
     if function is not None:
         return make(function, sys._getframe(1).f_locals)
     return lambda wanted: make(wanted, sys._getframe(1).f_locals)
+
+
+# What `help` and editors show: the settings one by one, though unknown ones are told apart by hand, with a hint.
+tool.__signature__ = inspect.signature(get_overloads(tool)[1])  # type: ignore[attr-defined]
 
 
 def _refuse_unknown(wanted: object, settings: Iterable[str]) -> None:

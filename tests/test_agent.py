@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
-from goliath_actors import Agent, Conductor, Extension, ToolLoop, approve_all, open_runtime, tool
+from goliath_actors import Agent, Conductor, Extension, Stop, ToolFailure, ToolLoop, approve_all, open_runtime, tool
 from goliath_actors.errors import ConfigError
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import ScriptedModel
@@ -156,3 +158,45 @@ def test_a_fallback_and_facts_that_cannot_be_called_are_refused_at_once() -> Non
         Agent(model=MODEL, fallback=lambda: "cloud")
     with pytest.raises(ConfigError, match="facts"):
         Agent(model=MODEL, facts=lambda one, two: {})
+
+
+async def test_facts_are_taken_as_they_are_when_the_agent_is_made() -> None:
+    facts = {"day": "Monday"}
+    agent: Agent[Any] = Agent(model=MODEL, facts=facts)
+    facts["day"] = "Tuesday"
+    assert agent.facts == {"day": "Monday"}
+
+
+async def test_a_stop_without_a_text_says_why_in_the_result() -> None:
+    class Silent(Extension[Any]):
+        name = "silent"
+
+        def before_run(self, ctx: Any, question: Any) -> Any:
+            return Stop("", "quiet-hours")
+
+    async with open_runtime(Agent(model=MODEL, extensions=[Silent()])) as runtime:
+        result = await runtime.run("hi")
+    assert (result.status, result.text, result.reason) == ("stopped", "", "quiet-hours")
+
+
+async def test_a_tools_own_nursery_does_not_hide_the_words_of_its_failure() -> None:
+    @tool
+    async def fetch() -> str:
+        """Fetch."""
+
+        async def child() -> None:
+            await trio.lowlevel.checkpoint()
+            raise ToolFailure("the disk is full")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child)
+        return "fetched"
+
+    plan = [{"kind": "tool", "tool": "fetch", "brief": "get"}, {"kind": "answer", "brief": "say"}, "Sorry."]
+    async with open_runtime(Agent(model=ScriptedModel(plan), tools=[fetch])) as runtime:
+        result = await runtime.run("hi")
+    assert (result.steps[0].status, result.steps[0].result) == ("failed", "the disk is full")
+
+
+def test_help_for_tool_names_every_setting() -> None:
+    assert {"writes", "requires", "output_mode", "timeout"} <= set(inspect.signature(tool).parameters)

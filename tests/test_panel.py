@@ -809,3 +809,36 @@ async def test_snapshots_and_instructions_are_contributions_in_order_and_a_faili
     assert asked.snapshots() == ["first"]
     assert asked.instructions() == "Be kind.\nBe brief."
     assert [d.extension for d in asked.journal.diagnostics] == ["b"]
+
+
+@pytest.mark.parametrize("verdict", [Deny("no"), Stop("x", "y"), Ask("why"), Complete()])
+async def test_a_verdict_is_no_output_of_a_tool(verdict: Any) -> None:
+    async def inner(question: AroundTool) -> str:
+        await trio.lowlevel.checkpoint()
+        return "out"
+
+    async def answers(ctx: Any, question: Any, call_next: Any) -> Any:
+        await call_next()
+        return verdict
+
+    with pytest.raises(GoliathExtensionError, match=f"not {type(verdict).__name__}"):
+        await panel(extension("a", around_tool=answers)).nest("around_tool", AroundTool("call", READ, {}), inner)
+
+
+async def test_the_words_of_an_ask_are_checked_too() -> None:
+    asked = panel(extension("a", before_tool=lambda ctx, q: Ask(3)))  # type: ignore[arg-type]
+    with pytest.raises(GoliathExtensionError, match="Ask.reason must be a string"):
+        await asked.decide("before_tool", BeforeTool("call", READ, {}, "", ()))
+
+
+async def test_an_observer_that_answers_is_a_diagnostic() -> None:
+    async def late(ctx: Any, question: Any) -> str:
+        await trio.lowlevel.checkpoint()
+        return "an opinion"
+
+    asked = panel(extension("a", after_response=lambda ctx, q: 3), extension("b", after_response=late))
+    await asked.observe("after_response", AfterResponse("answer"))
+    assert [(d.extension, type(d.error), str(d.error)) for d in asked.journal.diagnostics] == [
+        ("a", TypeError, "after_response only observes and must return nothing, not int"),
+        ("b", TypeError, "after_response only observes and must return nothing, not str"),
+    ]
