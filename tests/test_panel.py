@@ -827,7 +827,7 @@ async def test_a_verdict_is_no_output_of_a_tool(verdict: Any) -> None:
 
 async def test_the_words_of_an_ask_are_checked_too() -> None:
     asked = panel(extension("a", before_tool=lambda ctx, q: Ask(3)))  # type: ignore[arg-type]
-    with pytest.raises(GoliathExtensionError, match="Ask.reason must be a string"):
+    with pytest.raises(GoliathExtensionError, match=r"Ask\.reason must be a string"):
         await asked.decide("before_tool", BeforeTool("call", READ, {}, "", ()))
 
 
