@@ -20,6 +20,9 @@ from ._conversation import Actor
 __all__ = ["Directory", "Entry"]
 
 
+FORGET_BATCH = 1000  # conversations a tick, about a millisecond: many may have fallen idle in the same moment
+
+
 @attrs.frozen(eq=False)
 class Entry:
     """An agent within a runtime, with its conversations."""
@@ -89,16 +92,17 @@ class Directory:
             actor.after.before = actor.before
         actor.before = actor.after = None
 
-    def forget_idle(self) -> None:
+    def forget_idle(self, at_most: float = math.inf) -> None:
         """Forget the conversations whose time has run out."""
         if self._first is None or self.idle_timeout == math.inf:
             return
         # The same sum as in `sweep`: rounded in another way, the sweeper would wake up too early for ever.
-        now = trio.current_time()
-        while self._first is not None and self._first.idle_since + self.idle_timeout <= now:
+        now, left = trio.current_time(), at_most
+        while self._first is not None and self._first.idle_since + self.idle_timeout <= now and left > 0:
             actor = self._first
             self.busy(actor)
             del actor.entry.actors[actor.conversation_id]
+            left -= 1
 
     async def sweep(self) -> None:
         """Forget idle conversations as their time runs out, for ever.
@@ -110,7 +114,7 @@ class Directory:
         while True:
             if self._first is not None:
                 await trio.sleep_until(self._first.idle_since + self.idle_timeout)
-                self.forget_idle()
+                self.forget_idle(FORGET_BATCH)
             else:
                 self._added = trio.Event()
                 await self._added.wait()

@@ -33,7 +33,7 @@ from ._tools import invoke
 from ._waits import refuse_cycle, waiter
 from ._work import Health
 from .abc import Change, Store
-from .errors import ConfigError, ConversationBusy, MailboxFull, ReentrantRun, RuntimeClosed
+from .errors import ConfigError, ConversationBusy, MailboxFull, ReentrantRun, RunAborted, RuntimeClosed
 from .tools import ToolOutcome
 from .values import DrainReport, Memory, Outcome, Page, RunResult, RuntimeStatistics
 
@@ -77,6 +77,8 @@ class Runtime:
         # Invariant: _live counts the envelopes accepted and not over; a drain watches _quiet, true while it is 0.
         self._live = 0
         self._quiet: AsyncBool | None = None
+        # What calls a tool without a conversation. Counted in _live.
+        self._invoked: set[Run] = set()
         self._finished = trio.Event()
         self._drained = trio.Event()
         self._accepted = self._running = 0
@@ -227,9 +229,10 @@ class Runtime:
         Returns: how it went; a denial or a refusal is an outcome, not an error.
 
         Raises: `ConfigError` for an unknown tool, `ToolInputError` for arguments that do not fit its schema,
-        `GoliathExtensionError`, `RuntimeClosed`.
+        `GoliathExtensionError`, `RuntimeClosed`; `RunAborted` (cause `shutdown`) if the runtime ended it.
 
-        Cancellation: the tool unwinds; a write that had begun may have happened.
+        Cancellation: the tool unwinds; a write that had begun may have happened. The runtime's block, and a drain, wait
+        for it as for a run.
         """
         await self.notice()
         entry = self._entry(agent)
@@ -245,9 +248,22 @@ class Runtime:
         panel = self._panel(entry, run)
         threads = ConversationThreads(self._threads)
         work = make_work(entry.agent, run, panel, self.store, entry.key(None), Health(), threads)
-        with run.scope:
+        with self._invoking(run), run.scope:
             return await invoke(work, name, input)
-        raise AssertionError("unreachable: nobody else has this scope")  # pragma: no cover
+        error = run.early_reply
+        assert isinstance(error, RunAborted)
+        raise error
+
+    @contextmanager
+    @trio.lowlevel.enable_ki_protection
+    def _invoking(self, run: Run) -> Iterator[None]:
+        self._invoked.add(run)
+        self._enter()
+        try:
+            yield
+        finally:
+            self._invoked.discard(run)
+            self._leave()
 
     async def drain(self, grace: float) -> DrainReport:
         """Refuse new asks, wait up to `grace` seconds for the accepted ones, abort the rest.
@@ -324,7 +340,6 @@ class Runtime:
         asker = waiter()
         if self._state != "open":
             self._refuse_late(waits=waits)
-        self._directory.forget_idle()
         actor = entry.actors.get(conversation_id)
         if actor is not None:
             if asker is not None and waits:
@@ -679,6 +694,7 @@ class Runtime:
 
     async def _abort_all(self, reason: str) -> None:
         envelopes = [envelope for actor in self._directory for envelope in actor.envelopes()]
+        envelopes += self._invoked
         for index, envelope in enumerate(envelopes, 1):
             if isinstance(envelope, Run):
                 envelope.request_abort("shutdown", reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import signal
 import sys
 import weakref
@@ -21,6 +22,7 @@ from goliath_actors import Agent, Extension, RunAborted, ToolFailure, approve_al
 from goliath_actors._mailbox import Run
 from goliath_actors._work import Work
 from goliath_actors.errors import ConfigError, GoliathExtensionError, ReentrantRun, RuntimeClosed
+from goliath_actors.events import Answer
 from goliath_actors.stores import InMemoryStore, SqliteStore
 from goliath_actors.testing import Gate, Journal, ScriptedModel
 from goliath_actors.tools import ToolOutcome
@@ -469,6 +471,49 @@ async def test_an_error_of_a_hooks_own_nursery_is_the_cause_without_its_group() 
     assert "watchdog" in str(outcome)
 
 
+@pytest.mark.parametrize("row", ["around_tool", "around_model"])
+async def test_a_call_next_that_was_kept_is_good_for_nothing_once_its_hook_is_over(row: str) -> None:
+    executed, kept = 0, []
+
+    @tool
+    async def look(at: str) -> str:
+        """Look at something."""
+        nonlocal executed
+        executed += 1
+        return "seen"
+
+    async def keeping(ctx: Any, question: Any, call_next: Any) -> Any:
+        kept.append(call_next)
+        return await call_next()
+
+    class Keeps(Extension[Any]):
+        name = "keeps"
+
+    keeps = Keeps()
+    setattr(keeps, row, keeping)
+    model = ScriptedModel([{"kind": "tool", "tool": "look", "brief": "look"}, {"at": "it"}, "{}", "{}", "{}"])
+    async with open_runtime(Agent(model=model, tools=[look], extensions=(keeps,))) as runtime:
+        run = runtime.submit("hi")
+        await run.wait_ended()
+        requests = len(model.requests)
+        for call_next in kept:
+            with pytest.raises(RuntimeError, match="only while its hook runs"):
+                await call_next()
+        assert [event.kind async for event in run.events()][-1] == "run-finished"
+    assert executed == 1
+    assert len(model.requests) == requests
+    assert kept
+
+
+async def test_what_a_task_that_outlives_its_run_tells_comes_after_no_last_word() -> None:
+    async with open_runtime(loop_agent()) as runtime:
+        run = runtime.submit("hi")
+        await run.wait()
+        run.journal.emit(Answer, text="too late")
+        run.journal.delta("much too late")
+        assert [event.kind async for event in run.events()] == ["run-queued", "run-started", "run-finished"]
+
+
 # --- accepting: whatever a callback on RunQueued does -----------------------------------------------------------------
 
 
@@ -538,6 +583,20 @@ async def test_the_sweeper_agrees_with_itself_about_when_time_has_run_out(autoju
             assert trio.current_time() == 0.1
             await trio.sleep(5)
             assert list(runtime._directory) == []
+
+
+async def test_many_that_fell_idle_at_once_are_not_forgotten_in_one_stroke(autojump_clock: MockClock) -> None:
+    async with open_runtime(loop_agent(), idle_timeout=10) as runtime:
+        for number in range(2500):
+            runtime.submit("hi", conversation_id=str(number))
+        await trio.sleep(9.9)
+        sizes = [len(runtime._directory)]
+        await trio.sleep(0.1)
+        while sizes[-1]:
+            sizes.append(len(runtime._directory))
+            await trio.lowlevel.checkpoint()
+    assert sizes[0] == 2500
+    assert max(before - after for before, after in itertools.pairwise(sizes)) == 1000
 
 
 # --- R14: every wait is seen ------------------------------------------------------------------------------------------
@@ -762,6 +821,44 @@ async def test_a_store_that_hangs_while_forgetting_does_not_hold_up_a_shutdown(a
     assert "before the store had forgotten" in str(found[0])
     assert behind.outcome is not None
     assert behind.outcome.status == "aborted"
+
+
+@pytest.mark.parametrize("way", ["left", "drained", "cancelled"])
+async def test_a_tool_that_is_invoked_without_a_conversation_ends_before_what_it_may_use(
+    way: str, autojump_clock: MockClock
+) -> None:
+    living = Living()
+
+    @tool
+    async def slow(seconds: int) -> str:
+        """Take some time."""
+        try:
+            await trio.sleep(seconds)
+        finally:
+            living.log.append("tool over")
+        return "done"
+
+    found: list[Any] = []
+
+    async def invoke(runtime: Any) -> None:
+        try:
+            found.append((await runtime.invoke_tool("slow", {"seconds": 5})).status)
+        except RunAborted as error:
+            found.append((error.cause, error.phase))
+
+    agent = Agent(model=ScriptedModel([]), tools=[slow], extensions=(living,))
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as scope:
+            async with open_runtime(agent) as runtime:
+                nursery.start_soon(invoke, runtime)
+                await trio.sleep(1)
+                if way == "drained":
+                    await runtime.drain(1)
+                elif way == "cancelled":
+                    scope.cancel()
+    assert living.log == ["entered", "tool over", "left"]
+    assert found == ["executed" if way == "left" else ("shutdown", "tool:slow")]
+    assert trio.current_time() == {"left": 5, "drained": 2, "cancelled": 1}[way]
 
 
 # --- R4, R8a: slots and replacements ----------------------------------------------------------------------------------
