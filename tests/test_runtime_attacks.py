@@ -587,7 +587,7 @@ async def test_the_sweeper_agrees_with_itself_about_when_time_has_run_out(autoju
 
 async def test_many_that_fell_idle_at_once_are_not_forgotten_in_one_stroke(autojump_clock: MockClock) -> None:
     async with open_runtime(loop_agent(), idle_timeout=10) as runtime:
-        for number in range(2500):
+        for number in range(4000):
             runtime.submit("hi", conversation_id=str(number))
         await trio.sleep(9.9)
         sizes = [len(runtime._directory)]
@@ -595,8 +595,9 @@ async def test_many_that_fell_idle_at_once_are_not_forgotten_in_one_stroke(autoj
         while sizes[-1]:
             sizes.append(len(runtime._directory))
             await trio.lowlevel.checkpoint()
-    assert sizes[0] == 2500
-    assert max(before - after for before, after in itertools.pairwise(sizes)) == 1000
+    assert sizes[0] == 4000
+    # Trio shuffles: between two looks the sweeper may have had two steps.
+    assert max(before - after for before, after in itertools.pairwise(sizes)) <= 2000
 
 
 # --- R14: every wait is seen ------------------------------------------------------------------------------------------
