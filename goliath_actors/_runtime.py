@@ -73,6 +73,7 @@ class Runtime:
         self._state: Literal["open", "draining", "closing", "closed"] = "open"
         # True once the user's block has ended: then the runtime is over as soon as nothing is live.
         self._left = False
+        self._reason = ""
         self._fatal: BaseException | None = None
         # Invariant: _live counts the envelopes accepted and not over; a drain watches _quiet, true while it is 0.
         self._live = 0
@@ -284,10 +285,10 @@ class Runtime:
         quiet = self._quiet = self._quiet or AsyncBool(not self._live)
         with trio.move_on_after(grace):
             await quiet.wait_value(True)
-        self._state = "closed"
+        self._close("the runtime was drained")
         if self._live:
             self._limits.hurry_up(grace)
-            await self._abort_all("the runtime was drained")
+            await self._abort_all()
             await quiet.wait_value(True)
         self._settle()
         self._drained.set()
@@ -313,8 +314,12 @@ class Runtime:
     async def notice(self) -> None:
         """Let a caller that is cancelled notice it before it is refused: what closed the runtime may be what cancelled
         the caller, who then is to see `Cancelled` and no error (R10). No checkpoint where asks are accepted (R2)."""
-        if self._state == "closed":
-            await trio.lowlevel.checkpoint_if_cancelled()
+        if self._state != "closed":
+            return
+        asker = self._asker()
+        if asker is not None:  # a run: its turn in the abort of all may be yet to come
+            asker.request_abort("shutdown", self._reason)
+        await trio.lowlevel.checkpoint_if_cancelled()
 
     # --- accepting: decide synchronously ----------------------------------------------------------------------------
 
@@ -673,12 +678,16 @@ class Runtime:
         """Accept nothing more and abort everything, cause `shutdown`. Synchronous: the aborting has a task."""
         if self._state == "closed" and self._finished.is_set():
             return
-        self._state = "closed"
+        self._close(reason)
         if self._limits.hurry is None:
             self._limits.hurry_up(SHUTDOWN_GRACE)
         if self._live and self._nursery is not None:
-            self._nursery.start_soon(self._abort_all, reason)
+            self._nursery.start_soon(self._abort_all)
         self._settle()
+
+    def _close(self, reason: str) -> None:
+        self._state = "closed"
+        self._reason = self._reason or reason
 
     async def close(self) -> None:
         """Accept only what runs still make, and wait for every accepted run."""
@@ -692,12 +701,12 @@ class Runtime:
         """Wait until a drain is over."""
         await self._drained.wait()
 
-    async def _abort_all(self, reason: str) -> None:
+    async def _abort_all(self) -> None:
         envelopes = [envelope for actor in self._directory for envelope in actor.envelopes()]
         envelopes += self._invoked
         for index, envelope in enumerate(envelopes, 1):
             if isinstance(envelope, Run):
-                envelope.request_abort("shutdown", reason)
+                envelope.request_abort("shutdown", self._reason)
             else:
                 envelope.scope.deadline = trio.current_time() + (self._limits.hurry or 0)
             if index % ABORT_BATCH == 0:

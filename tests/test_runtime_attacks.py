@@ -8,7 +8,7 @@ import signal
 import sys
 import weakref
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -1162,6 +1162,34 @@ async def test_a_caller_whose_cancellation_closed_the_runtime_is_cancelled_and_n
         assert scope.cancelled_caught
     with pytest.raises(RuntimeClosed):
         await handler(runtime)
+
+
+async def asking_until_the_end(way: str, seed: int, cutter: CancelsAfter) -> list[tuple[str, str | None]]:
+    """Let two runs ask again and again until the runtime ends; return how they ended."""
+    shuffled(seed)
+
+    async def action(work: Work) -> str:
+        while work.ask == "outer":
+            await runtime.run("leaf", conversation_id=f"leaf of {work.journal.conversation_id}")
+        await trio.lowlevel.checkpoint()
+        return ""
+
+    with cutter.scope if way == "cancelled" else nullcontext():
+        async with open_runtime(loop_agent(action)) as runtime:
+            runs = [runtime.submit("outer", conversation_id=name) for name in "ab"]
+            with cutter.scope if way == "drained" else nullcontext():
+                await trio.sleep_forever()
+            await runtime.drain(0)
+    outcomes = [run.outcome for run in runs if run.outcome is not None]
+    return [(outcome.status, None if outcome.abort is None else outcome.abort.cause) for outcome in outcomes]
+
+
+@pytest.mark.parametrize("way", ["cancelled", "drained"])
+def test_a_run_that_asks_while_all_are_aborted_is_aborted_itself_and_no_failure(way: str) -> None:
+    for steps in range(30, 80):
+        cutter = CancelsAfter(steps)
+        ends = trio.run(asking_until_the_end, way, steps, cutter, instruments=[cutter])
+        assert (steps, ends) == (steps, [("aborted", "shutdown")] * 2)
 
 
 async def test_an_error_of_leaving_comes_out_of_a_cancelled_runtime(autojump_clock: MockClock) -> None:
