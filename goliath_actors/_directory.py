@@ -41,7 +41,9 @@ class Directory:
     """Every conversation in memory."""
 
     def __init__(self, agents: tuple[Agent[Any], ...], idle_timeout: float) -> None:
-        self.entries = {agent.name: Entry(agent, quote(agent.name, safe="")) for agent in agents}
+        # Half a surrogate pair is no text for a file, but it is a name; escaped it is both.
+        prefixes = (quote(agent.name, safe="", errors="surrogatepass") for agent in agents)
+        self.entries = {agent.name: Entry(agent, prefix) for agent, prefix in zip(agents, prefixes, strict=True)}
         self.idle_timeout = idle_timeout
         # Invariant: the list holds exactly the actors without a head; `idle_since` never falls along it.
         self._first: Actor | None = None

@@ -107,9 +107,9 @@ class Conversation:
         actor = self._doors.find(self._agent, self.id)
         if actor is None:
             return
-        runs = actor.runs()
-        for run in runs if queued else runs[: 1 if isinstance(actor.current, Run) else 0]:
-            run.abort(reason)
+        for envelope in actor.runs() if queued else (actor.current,):
+            if isinstance(envelope, Run):
+                envelope.abort(reason)
 
     def status(self) -> ConversationStatus:
         """Say what runs, in which phase and since when, and how many wait and how long."""

@@ -21,11 +21,13 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from goliath_actors import Agent, Extension, RunAborted, ToolFailure, approve_all, open_runtime, tool
 from goliath_actors._mailbox import Run
 from goliath_actors._work import Work
+from goliath_actors.abc import Change
 from goliath_actors.errors import ConfigError, GoliathExtensionError, ReentrantRun, RuntimeClosed
 from goliath_actors.events import Answer
 from goliath_actors.stores import InMemoryStore, SqliteStore
 from goliath_actors.testing import Gate, Journal, ScriptedModel
 from goliath_actors.tools import ToolOutcome
+from goliath_actors.values import Memory
 
 from .loops import loop_agent
 
@@ -1328,3 +1330,23 @@ async def test_who_waits_at_a_gate_that_is_armed_again_is_let_through_when_it_op
         gate.open()
         nursery.cancel_scope.deadline = trio.current_time() + 5
     assert not nursery.cancel_scope.cancelled_caught
+
+
+ODD_NAMES = ["\ud800", "a\0b", "a\nb", "a/b", "/", "..", "a%2Fb", "e\u0301", "\u202e", "\U0001f600" * 512]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+async def test_any_text_names_a_conversation_or_an_agent_through_to_a_file(name: str, tmp_path: Path) -> None:
+    one, two = (loop_agent(name=agent_name) for agent_name in (name, f"{name}/x"[-512:]))
+    async with open_runtime(one, two, store=SqliteStore(tmp_path / "chat.db")) as runtime:
+        places = [
+            runtime.conversation(place, agent) for agent in (one, two) for place in (None, name, f"x/{name}"[:512])
+        ]
+        keys = [runtime._entry(agent).key(place.id) for place, agent in zip(places, [one] * 3 + [two] * 3, strict=True)]
+        assert len(set(keys)) == 6
+        for number, (place, key) in enumerate(zip(places, keys, strict=True)):
+            assert (await place.run("hi")).conversation_id == place.id
+            await runtime.store.commit(key, Change(memory=Memory(f"number {number}")))
+        assert [(await place.memory()).summary for place in places] == [f"number {number}" for number in range(6)]
+        await places[1].forget()
+        assert [(await place.memory()).summary for place in places[:3]] == ["number 0", "", "number 2"]
