@@ -31,7 +31,7 @@ class Cancellable(Protocol):
 
 
 # Roles of model calls, which are phases of their own: a model adapter is running then.
-_CODE_OF_PHASE = dict.fromkeys(("plan", "arguments", "answer", "scribe", "step", "compact"), "model")
+_CODE_OF_PHASE: dict[str, str] = dict.fromkeys(("plan", "arguments", "answer", "scribe", "step", "compact"), "model")
 
 # One merged entry holds at most this many deltas, so that no list and no joined text grows with the reply's length.
 MERGE_AT_MOST = 256
