@@ -66,8 +66,13 @@ class Call:
     recent: tuple[Exchange, ...] = ()
     # What the model is told of an exception that is no `ToolFailure`'s: the loops word it differently.
     explain: Callable[[Exception], str] = explain
+    # Where `explain` keeps the error from the model: what ToolFinished says of it instead.
+    reported: str | None = None
     # What `ctx.suspend` does; None: the tool may not.
     suspend: Callable[[Any], Awaitable[Any]] | None = None
+    # What was mended in a model's text before it could be read, and what it then said.
+    repairs: tuple[str, ...] = ()
+    written: FrozenDict | None = None
     asks: tuple[tuple[str, str], ...] = ()
     # Why the arguments turned out to be unusable after all, in the resolver's words.
     invalid: str | None = None

@@ -135,7 +135,7 @@ async def _drive(agent: Agent[Any], work: Work) -> Finished:
             journal.enter("recall")
             with journal.origin("memory"):
                 work.record = await work.store.load(work.key)
-        ending = await agent.loop.drive(work, responded)  # type: ignore[union-attr]  # Agent refuses a ToolLoop
+        ending = await agent.loop.drive(work, responded)
     except RunStopped as stop:
         # C11: an empty text says why.
         reason = None if stop.text.strip() else stop.stopped.reason

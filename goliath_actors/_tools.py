@@ -96,6 +96,7 @@ def close(work: Work, call: Call) -> None:
         status=step.status,
         result=step.result or "",
         ms=call.ms,
+        error=call.reported,
     )
 
 
@@ -217,6 +218,7 @@ async def conclude(work: Work, call: Call, prior: Sequence[Step] | None = None) 
         status=outcome.status,
         result=call.result,
         ms=call.ms,
+        error=call.reported,
     )
 
 

@@ -1,0 +1,255 @@
+"""A native conversation's history: loaded once a run, appended to as it goes, and closed whatever happens (T2).
+
+Floor 3½. Every stored call gets exactly one stored result: from its round, from the run's own end, or, after a crash,
+when the conversation is loaded again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import attrs
+import trio
+
+from ._composition import NOT_EXECUTED, compose, sendable
+from ._kept import commit, saving_seconds
+from ._provider import describe
+from ._work import Work
+from .abc import Change, Entry
+from .events import MemoryError
+from .hooks import BeforeAppend
+from .values import Message, ToolCall
+
+__all__ = ["CURSOR", "Draft", "Transcript"]
+
+PAGE = 200  # entries read at a time
+CURSOR = "compaction"  # key of a record's private data: {"through": last summarised entry, "summary": its entry}
+
+INTERRUPTED = (
+    "Interrupted: the run ended before a result was recorded. It may have taken effect: look before doing it again."
+)
+
+EntryRole = Literal["user", "assistant", "tool", "summary"]
+
+
+@attrs.frozen(eq=False)
+class Draft:
+    """A message on its way into the history, with what only the server may read of it."""
+
+    message: Message
+    private: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+@attrs.define(eq=False)
+class Transcript:
+    """The part of a history that a model may see, and what of it is not stored yet."""
+
+    work: Work
+    # Invariant: what the store has, as far as is known, from the newest summary on; hidden entries are left out.
+    kept: list[Entry] = attrs.Factory(list)
+    # Ids of calls that are taken, in what was loaded and in this run.
+    taken: set[str] = attrs.Factory(set)
+    _sendable: list[Message] = attrs.Factory(list)
+    _open: dict[str, ToolCall] = attrs.Factory(dict)
+    # Invariant: entries of a commit that was cut or failed: they are all in the store, or none of them is.
+    _unsure: tuple[Entry, ...] = ()
+    _number: int = 0
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def load(cls, work: Work) -> Transcript:
+        """Read what a model may see, and close calls that a crash left open.
+
+        Raises: what the store raised, with origin `memory`.
+
+        Cancellation: honoured; calls that were left open are closed or not.
+        """
+        transcript = cls(work)
+        with work.journal.origin("memory"):
+            for entry in await transcript._read():
+                transcript._take(entry)
+            left = [_result(call, INTERRUPTED, {"interrupted": True}) for call in transcript._open.values()]
+            if left:
+                await transcript._commit(transcript._entries(left))
+        return transcript
+
+    async def _read(self) -> list[Entry]:
+        """Return the entries from the newest summary on, oldest first."""
+        work, found = self.work, list[Entry]()
+        if not work.record.entries_count:
+            return found
+        through = _cursor(work.record.private).get("through")
+        before: int | None = None
+        anchor: int | None = None
+        while True:
+            page = await work.store.entries(work.key, before=before, limit=PAGE, anchor=anchor)
+            for entry in reversed(page.entries):
+                if entry.id == through:
+                    return found[::-1]
+                found.append(entry)
+            if page.next is None:
+                return found[::-1]
+            before, anchor = page.next, page.anchor
+
+    def _take(self, entry: Entry) -> None:
+        message = entry.message
+        for call in message.tool_calls:
+            self._open[call.id] = call
+            self.taken.add(call.id)
+        if entry.role == "tool" and message.tool_call_id is not None:
+            self._open.pop(message.tool_call_id, None)
+        if entry.context_visible:
+            self.kept.append(entry)
+            self._sendable.append(self._shown(entry))
+
+    def _shown(self, entry: Entry) -> Message:
+        if entry.role == "summary":
+            return Message("user", f"Summary of the conversation so far:\n{entry.message.text}")
+        return sendable(entry.message, self.work.known)
+
+    def messages(self) -> tuple[Message, ...]:
+        """Return the history as a model is shown it: a summary first, every call with its result, roles in turn."""
+        summaries = [place for place, entry in enumerate(self.kept) if entry.role == "summary"]
+        rest = [place for place, entry in enumerate(self.kept) if entry.role != "summary"]
+        return compose([self._sendable[place] for place in (*summaries[-1:], *rest)])
+
+    @property
+    def open_calls(self) -> tuple[ToolCall, ...]:
+        """Stored calls that have no stored result yet, in the order in which they were made."""
+        return tuple(self._open.values())
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    async def asked(self, draft: Draft) -> Draft:
+        """Pass a message through `before_append`.
+
+        Raises: `GoliathExtensionError`.
+        """
+        if not self.work.panel.hears("before_append"):
+            return draft
+        decision = await self.work.panel.decide("before_append", BeforeAppend(draft.message))
+        return attrs.evolve(draft, message=decision.question.message)
+
+    async def append(self, drafts: Sequence[Draft]) -> None:
+        """Store messages that have passed `before_append`, in one commit.
+
+        Raises: what the store raised, with origin `memory`.
+
+        Cancellation: honoured; whether they are stored is found out by `close`.
+        """
+        with self.work.journal.origin("memory"):
+            await self._commit(self._entries(drafts))
+
+    async def answer(self, draft: Draft) -> None:
+        """Store the answer, which is out already: shielded, for `finish_timeout` or 10 seconds (C10).
+
+        Raises: nothing; a failing save is a `MemoryError` event (S6).
+        """
+        problem: str | None = None
+        seconds = saving_seconds(self.work)
+        try:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds) as saving:
+                await self._commit(self._entries([draft]))
+            if saving.cancelled_caught:
+                problem = f"saving took longer than {seconds:g} s"
+        except Exception as error:  # noqa: BLE001  # S6: a failing save keeps the answer
+            problem = describe(error)
+        if problem is not None:
+            self.work.journal.emit(MemoryError, error=problem)
+
+    def _entries(self, drafts: Iterable[Draft]) -> tuple[Entry, ...]:
+        entries = []
+        for draft in drafts:
+            self._number += 1
+            role: Any = draft.message.role
+            entry_id = f"{self.work.journal.run_id}-{self._number}"
+            entries.append(Entry(entry_id, time.time(), role, draft.message, private=dict(draft.private)))
+        return tuple(entries)
+
+    async def _commit(self, entries: tuple[Entry, ...]) -> None:
+        self._unsure = entries
+        await commit(self.work, lambda record: Change(append=entries))
+        self._unsure = ()
+        for entry in entries:
+            self._take(entry)
+
+    async def replace(self, summary: Draft, through: int) -> None:
+        """Put a summary in the place of the first `through` kept entries, in one commit (T12).
+
+        Raises: what the store raised.
+
+        Cancellation: honoured; it is wholly there or not at all, which `close` finds out.
+        """
+        gone = self.kept[:through]
+        message = summary.message
+        self._number += 1
+        entry_id = f"{self.work.journal.run_id}-{self._number}"
+        entry = Entry(entry_id, time.time(), "summary", message, private=dict(summary.private))
+        hidden = {known.id: (known.transcript_visible, False) for known in gone}
+        cursor = {"through": gone[-1].id, "summary": entry.id}
+        self._unsure = (entry,)
+        await commit(
+            self.work,
+            lambda record: Change(append=(entry,), visibility=hidden, private={**record.private, CURSOR: cursor}),
+        )
+        self._unsure = ()
+        del self.kept[:through], self._sendable[:through]
+        self._take(entry)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    async def close(self, results: Mapping[str, Draft], last: Sequence[Draft]) -> None:
+        """Give every open call its result, and store what else the run leaves. Call it under a shield with a deadline.
+
+        Arguments: `results` by call id, for calls about which more is known than that they have none; `last`, the
+        messages behind them. Both have passed `before_append`.
+
+        Never raises an `Exception`: what goes wrong is told as a `MemoryError` event.
+
+        Cancellation: told as a `MemoryError` event too; what is missing then is closed on the next load.
+        """
+        problem: str | None = "the end of this run could not be recorded in time"
+        try:
+            left = await self._settle()
+            drafts = [results.get(call.id, _result(call, NOT_EXECUTED, {})) for call in self._open.values()]
+            entries = (*left, *self._entries((*drafts, *last)))
+            if entries:
+                await self._commit(entries)
+            problem = None
+        except Exception as error:  # noqa: BLE001  # an exception from here would replace the one that is passing
+            problem = describe(error)
+        finally:
+            if problem is not None:
+                self.work.journal.emit_closing(MemoryError, error=problem)
+
+    async def _settle(self) -> tuple[Entry, ...]:
+        """Find out what became of a commit that was cut or failed.
+
+        Returns: the user's messages among it, if it is not there; calls that were not stored were never begun.
+        """
+        unsure = self._unsure
+        if not unsure:
+            return ()
+        work = self.work
+        work.record = await work.store.load(work.key)
+        page = await work.store.entries(work.key, limit=len(unsure) + PAGE)
+        there = {entry.id for entry in page.entries}
+        self._unsure = ()
+        if all(entry.id in there for entry in unsure):
+            for entry in unsure:
+                if entry.role != "summary":
+                    self._take(entry)
+            return ()
+        return tuple(entry for entry in unsure if entry.role == "user")
+
+
+def _result(call: ToolCall, text: str, private: Mapping[str, Any]) -> Draft:
+    return Draft(Message("tool", text, tool_call_id=call.id, name=call.name), private)
+
+
+def _cursor(private: Mapping[str, Any]) -> Mapping[str, Any]:
+    cursor = private.get(CURSOR)
+    return cursor if isinstance(cursor, Mapping) else {}
