@@ -148,7 +148,8 @@ class Round:
     def private(self, call: Call) -> dict[str, Any]:
         """Return what only the server may read about a result: how the call ended, what was mended in its arguments,
         and the input that was really used where a hook or the tool itself replaced it."""
-        facts: dict[str, Any] = {"status": "unknown" if call.outcome is None else call.outcome.status}
+        recorded = None if call.index is None else self.work.journal.steps[call.index].status
+        facts: dict[str, Any] = {"status": recorded or "failed"}
         if call.repairs:
             facts["repairs"] = list(call.repairs)
         if call.input != call.written:

@@ -29,6 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_request", "_judge"),
     ("_memory", "_roles", "_transcript", "_batch"),
     ("_endings", "_compact"),
+    ("_thinking",),
     ("_conductor", "_toolloop"),
     ("_agent",),
     ("_run",),
