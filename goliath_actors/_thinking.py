@@ -37,8 +37,6 @@ PROBLEM_CHARS = 300
 LAST_STEP = (
     "This is the last step: no tools can be used any more. Answer now, with what is known, and say what is missing."
 )
-    "This is the last step: no tools can be used any more. Answer now, with what is known, and say what is missing."
-)
 NO_STEPS_LEFT = "Not executed: no steps are left."
 EMPTY_REPLY = "Your last reply was empty. Answer, or call a tool."
 GO_ON = "Go on."
@@ -92,7 +90,7 @@ class _Rejected:
     error: ModelError | None = None
 
 
-# --- thinking ---------------------------------------------------------------------------------------------------------
+# --- thinking -------------------------------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
