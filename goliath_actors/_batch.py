@@ -47,13 +47,19 @@ class Round:
 
         Arguments: `offered`, the tools that the model was told about; `refusal`, why none of the calls may run.
         """
-        return cls(work, tuple(made), [_read(work, call, offered, refusal) for call in made])
+        calls = [_read(work, call, offered, refusal) for call in made]
+        # What could be read of the arguments is kept beside their text.
+        known = tuple(
+            attrs.evolve(one, input=None if call.checked is _UNREAD else call.input)
+            for one, call in zip(made, calls, strict=True)
+        )
+        return cls(work, known, calls)
 
     @property
-    def described(self) -> tuple[ToolCall, ...]:
-        """The calls with what was read of their arguments."""
+    def executed(self) -> tuple[ToolCall, ...]:
+        """The calls with the inputs that were really used."""
         return tuple(
-            made if call.outcome is not None else attrs.evolve(made, input=call.input)
+            made if made.input is None else attrs.evolve(made, input=call.input)
             for made, call in zip(self.made, self.calls, strict=True)
         )
 
@@ -188,6 +194,8 @@ class Round:
         call.result = UNPROCESSED if step.status == "executed" else step.result or ""
 
 
+_UNREAD = CheckedInput(FrozenDict(), {})  # of a call whose arguments could not be read, or were not
+
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
@@ -195,7 +203,7 @@ def _read(work: Work, made: ToolCall, offered: Mapping[str, Tool], refusal: str 
     """Make of what a model wrote a call that can go through the gate, or one that says what is wrong with it."""
     tool = offered.get(made.name)
     if tool is None:
-        call = _call(work, made, _no_tool(made.name), CheckedInput(FrozenDict(), {}))
+        call = _call(work, made, _no_tool(made.name), _UNREAD)
         names = ", ".join(offered) or "none"
         call.skip_reason = None
         _fail(call, ToolInputError(made.name, (f"there is no tool of this name; the tools are: {names}",)))
@@ -203,7 +211,7 @@ def _read(work: Work, made: ToolCall, offered: Mapping[str, Tool], refusal: str 
         return call
     confirms = tool.writes or bool(tool.confirm)
     problem: ToolInputError | None = None
-    checked = CheckedInput(FrozenDict(), {})
+    checked = _UNREAD
     try:
         if refusal is None:
             checked = tool.read(made.arguments, confirms=confirms)

@@ -164,7 +164,7 @@ class _Run:
         work, plan = self.work, thought.plan
         work.journal.enter("step")
         tools = Round.of(work, plan.calls, thought.offered, thought.refusal)
-        message = Message("assistant", plan.text, tools.described)
+        message = Message("assistant", plan.text, tools.made)
         message = await self._store(message, thought.private)
         self._correct(message.text)
         self.screen.keep()
@@ -178,7 +178,7 @@ class _Run:
         self.round = None
         if work.panel.hears("after_tools"):
             results = tuple(draft.message.text for draft in drafts)
-            await work.panel.observe("after_tools", AfterTools(tools.described, results))
+            await work.panel.observe("after_tools", AfterTools(tools.executed, results))
         way = await self._way(attrs.evolve(plan, text=message.text), self.thinker.last)
         if isinstance(way, Complete):
             return await self._complete(message.text)

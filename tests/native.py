@@ -1,4 +1,4 @@
-"""Agents with a `ToolLoop` and a scripted model, and what their histories must look like, for tests of the native loop."""
+"""Agents with a `ToolLoop` and a scripted model, and what their histories must look like, for tests of the loop."""
 
 from __future__ import annotations
 
