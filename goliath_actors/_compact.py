@@ -11,9 +11,9 @@ from typing import final
 import attrs
 import trio
 
-from ._budget import provider_reserve
+from ._budget import count_prompt, provider_reserve
 from ._composition import compose
-from ._provider import describe
+from ._provider import describe, prompt_parts
 from ._request import Reply, Route, Wanted, ask_model
 from ._stream import Screen
 from ._text import clip
@@ -30,6 +30,7 @@ __all__ = ["Compaction", "compact", "output_room", "step_limit"]
 COMPACT_CAP = 1024  # tokens of output
 OUTPUT_ROOM = 4096  # tokens that are left free for a reply, at most an eighth of the window
 TOLD_CHARS = 2_000  # characters of one message in what is summarised
+SHORT_CHARS = 200  # the same, where a single turn is too long for the window
 
 TASK = (
     "Summarise the conversation below so that it can go on without it. Keep goals, decisions, names, numbers, what "
@@ -84,9 +85,10 @@ async def compact(work: Work, transcript: Transcript, keep_turns: int, reason: s
 
     Cancellation: honoured; the history is as it was, or wholly changed.
     """
-    count = _range(transcript.kept, keep_turns, least=1 if reason == "overflow" else keep_turns)
-    if count == 0:
+    ranges = _ranges(transcript.kept, keep_turns, least=1 if reason == "overflow" else keep_turns)
+    if not ranges:
         return False
+    count = next((count for count in ranges if _fits(work, transcript.kept[:count])), ranges[-1])
     entries = transcript.kept[:count]
     text = await _summary(work, entries, reason)
     if text is None:
@@ -100,16 +102,28 @@ async def compact(work: Work, transcript: Transcript, keep_turns: int, reason: s
     return True
 
 
-def _range(entries: Sequence[Entry], keep_turns: int, least: int) -> int:
-    """Return how many entries lie before the turns that are kept, 0 if there is nothing to gain."""
+def _ranges(entries: Sequence[Entry], keep_turns: int, least: int) -> list[int]:
+    """Return how many entries may be summarised, most first: up to the turns that are kept, and, since all of it may be
+    too long for one prompt, less."""
     begins = [place for place, entry in enumerate(entries) if entry.role == "user"]
     for keep in range(keep_turns, least - 1, -1):
-        if len(begins) < keep:
-            continue
-        count = begins[-keep]
-        if any(entry.role != "summary" for entry in entries[:count]):
-            return count
-    return 0
+        ends = begins[: -keep + 1] if keep > 1 else begins
+        ranges = [end for end in reversed(ends) if any(entry.role != "summary" for entry in entries[:end])]
+        if len(begins) >= keep and ranges:
+            return ranges
+    return []
+
+
+def _fits(work: Work, entries: Sequence[Entry]) -> bool:
+    try:
+        tokens = count_prompt(work.counter, *prompt_parts(_prompt(entries), None, ()))
+    except Exception:  # noqa: BLE001  # the counter is the application's; the request itself tells of it
+        return True
+    return tokens <= step_limit(work.window)
+
+
+def _prompt(entries: Sequence[Entry], chars: int = TOLD_CHARS) -> tuple[Message, ...]:
+    return Message("system", TASK), Message("user", _told(entries, chars))
 
 
 async def _summary(work: Work, entries: Sequence[Entry], reason: str) -> str | None:
@@ -124,14 +138,14 @@ async def _summary(work: Work, entries: Sequence[Entry], reason: str) -> str | N
             return None
         if isinstance(decision.verdict, str):
             return decision.verdict
-    prompt = (Message("system", TASK), Message("user", _told(entries)))
     wanted = Wanted(
         role="compact",
         label="compact",
-        render=lambda short: prompt,
+        render=lambda short: _prompt(entries, SHORT_CHARS if short else TOLD_CHARS),
         limit=step_limit(work.window),
         output_cap=min(COMPACT_CAP, output_room(work.window)),
         route=Route.of(work),
+        compactable=True,
     )
     work.journal.enter("compact")
     reply = await ask_model(work, wanted, Screen(work.journal))
@@ -143,12 +157,11 @@ async def _summary(work: Work, entries: Sequence[Entry], reason: str) -> str | N
     return None
 
 
-def _told(entries: Sequence[Entry]) -> str:
-    ordered = sorted(entries, key=lambda entry: entry.role != "summary")
+def _told(entries: Sequence[Entry], chars: int) -> str:
     lines = []
-    for message in compose([entry.message for entry in ordered]):
+    for message in compose([entry.message for entry in entries]):
         if message.text.strip():
-            lines.append(f"{message.role}: {clip(message.text.strip(), TOLD_CHARS)}")
+            lines.append(f"{message.role}: {clip(message.text.strip(), chars)}")
         for call in message.tool_calls:
-            lines.append(f"{message.role} called {call.name}({clip(call.arguments, TOLD_CHARS)})")
+            lines.append(f"{message.role} called {call.name}({clip(call.arguments, chars)})")
     return "\n".join(lines)

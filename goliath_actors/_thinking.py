@@ -105,8 +105,8 @@ class Thinker:
     compaction: Compaction | None
     # Model calls so far, those of rejected replies included.
     calls: int = 0
-    # A compaction that did not help is not repeated in this run.
-    compacts: bool = True
+    # Reasons for which a compaction was tried that did not help: it is not repeated in this run.
+    given_up: set[str] = attrs.Factory(set)
 
     @property
     def last(self) -> bool:
@@ -285,19 +285,21 @@ class Thinker:
 
     async def _shrink(self, reason: Literal["threshold", "overflow"]) -> bool:
         """Compact the history if it has passed the threshold, or because it is known to be too long (T12)."""
-        settings = self.compaction
-        if settings is None or not self.compacts:
+        settings, shrank = self.compaction, False
+        if settings is None:
             return False
-        before = self._size()
-        if before is None:
-            return False
-        if reason == "threshold" and before <= min(settings.at * self.work.window, step_limit(self.work.window)):
-            return False
-        shorter = await compact(self.work, self.transcript, settings.keep_turns, reason)
-        after = self._size()
-        shrank = shorter and after is not None and after < before
-        if not shrank and (shorter or reason == "overflow"):
-            self.compacts = False
+        goal = min(settings.at * self.work.window, step_limit(self.work.window))
+        before, overflow = self._size(), reason == "overflow"
+        while reason not in self.given_up and before is not None and (before > goal or (overflow and not shrank)):
+            if not await compact(self.work, self.transcript, settings.keep_turns, reason):
+                self.given_up.add(reason)
+                break
+            after = self._size()
+            if after is None or after >= before:
+                self.given_up |= {"threshold", "overflow"}
+            else:
+                shrank = True
+            before = after
         return shrank
 
     def _size(self) -> int | None:

@@ -47,7 +47,8 @@ class Transcript:
     """The part of a history that a model may see, and what of it is not stored yet."""
 
     work: Work
-    # Invariant: what the store has, as far as is known, from the newest summary on; hidden entries are left out.
+    # Invariant: what the store has, as far as is known, from the newest summary on, which comes first; hidden entries
+    # are left out.
     kept: list[Entry] = attrs.Factory(list)
     # Ids of calls that are taken, in what was loaded and in this run.
     taken: set[str] = attrs.Factory(set)
@@ -102,8 +103,9 @@ class Transcript:
         if entry.role == "tool" and message.tool_call_id is not None:
             self._open.pop(message.tool_call_id, None)
         if entry.context_visible:
-            self.kept.append(entry)
-            self._sendable.append(self._shown(entry))
+            place = 0 if entry.role == "summary" else len(self.kept)
+            self.kept.insert(place, entry)
+            self._sendable.insert(place, self._shown(entry))
 
     def _shown(self, entry: Entry) -> Message:
         if entry.role == "summary":
@@ -112,9 +114,7 @@ class Transcript:
 
     def messages(self) -> tuple[Message, ...]:
         """Return the history as a model is shown it: a summary first, every call with its result, roles in turn."""
-        summaries = [place for place, entry in enumerate(self.kept) if entry.role == "summary"]
-        rest = [place for place, entry in enumerate(self.kept) if entry.role != "summary"]
-        return compose([self._sendable[place] for place in (*summaries[-1:], *rest)])
+        return compose(self._sendable)
 
     @property
     def open_calls(self) -> tuple[ToolCall, ...]:
