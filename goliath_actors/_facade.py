@@ -179,6 +179,8 @@ class Conversation:
 
     def _needs_tool_loop(self, door: str) -> ConfigError:
         loop = type(self._agent.loop).__name__
+        if loop == "ToolLoop":
+            return ConfigError(f"{door} is not part of this version yet; ask with run, submit or stream")
         return ConfigError(f"{door} needs an agent with a ToolLoop; {self._agent.name!r} has a {loop}")
 
 

@@ -248,7 +248,7 @@ def play(*, error: str | None = None, cause: str = "", at: int | None = None) ->
                         try:
                             found["reply"] = await runtime.run("go", conversation_id="c", timeout=1e9)
                             found["asker"] = "answered"
-                        except Exception as reply:  # noqa: BLE001  # kept, to be compared
+                        except Exception as reply:
                             found["reply"], found["asker"] = reply, "raised"
                     if scope.cancelled_caught:
                         found["asker"] = "cancelled"
