@@ -7,21 +7,23 @@ Floor 3½. Every stage passes all calls before the next begins: no tool starts w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import attrs
 import trio
 
-from ._call import Call, confirm, gate, needs_confirmation
+from ._call import Call, confirm, decline, gate, needs_confirmation
 from ._composition import NOT_EXECUTED, tool_name
-from ._frozen import FrozenDict, thaw
+from ._frozen import FrozenDict, freeze, thaw
 from ._judge import unmet
 from ._provider import describe
-from ._tools import UNPROCESSED, close, conclude, execute, record
+from ._tools import UNFINISHED, UNPROCESSED, close, conclude, execute, pause, record
+from ._waiting import WaitingCall
 from ._work import Work
 from .errors import ConfigError, ToolFailure, ToolInputError
-from .tools import CheckedInput, Tool, ToolOutcome
+from .events import Confirm
+from .tools import CheckedInput, Confirmed, Tool, ToolOutcome
 from .values import Message, ToolCall
 
 __all__ = ["CUT_OFF", "Round"]
@@ -75,15 +77,21 @@ class Round:
         """
         await self._gates()
         await self._confirmations()
+        await self.go(parallel)
+
+    async def go(self, parallel: int) -> None:
+        """Execute the calls that are live, and conclude all that do not wait. As `run`, behind the gates."""
         await trio.lowlevel.checkpoint_if_cancelled()
         # Before anything starts: behind it, an abort would leave a tool that never started without a record.
         for call in self.calls:
-            record(self.work, call)
+            if call.waiting is None:
+                record(self.work, call)
         for together in _waves([call for call in self.calls if call.live]):
             await self._execute(together, parallel)
         for call in self.calls:
-            self.concluding = call
-            await conclude(self.work, call)
+            if call.waiting is None:
+                self.concluding = call
+                await conclude(self.work, call)
         self.concluding = None
 
     async def _gates(self) -> None:
@@ -109,10 +117,9 @@ class Round:
         for call in self.calls:
             if not (call.live and needs_confirmation(call)):
                 continue
-            if await confirm(self.work, call) is not None:
-                error = ConfigError("confirm returned Suspend: runs that wait are not part of this version yet")
-                self.work.journal.blame(error, "confirm")
-                raise error
+            suspended = await confirm(self.work, call)
+            if suspended is not None:
+                call.waiting = WaitingCall(call.call_id, call.tool.name, call.input, "approval", suspended.payload)
 
     async def _execute(self, together: Sequence[Call], parallel: int) -> None:
         errors: dict[int, Exception] = {}
@@ -124,7 +131,7 @@ class Round:
                 try:
                     # S08: an abort is noticed before every start, not only by tools that wait.
                     await trio.lowlevel.checkpoint_if_cancelled()
-                    await execute(self.work, call)
+                    await self._one(call)
                 except Exception as error:  # noqa: BLE001  # it must not cancel the siblings; raised below
                     errors[place] = error
 
@@ -137,6 +144,16 @@ class Round:
         if errors:
             self._raise_first(together, errors)
 
+    async def _one(self, call: Call) -> None:
+        """Execute one call, up to where its tool suspends: then it waits, and unwinds like one that is cancelled."""
+        with trio.CancelScope() as scope:
+            call.suspend = _suspending(call, scope)
+            await execute(self.work, call)
+        if scope.cancelled_caught:
+            pause(self.work, call)
+        else:
+            call.waiting = None
+
     def _raise_first(self, together: Sequence[Call], errors: Mapping[int, Exception]) -> NoReturn:
         first, *others = [errors[place] for place in sorted(errors)]
         for place in sorted(errors)[1:]:
@@ -144,6 +161,20 @@ class Round:
         for other in others:
             first.add_note(f"another call of the same message failed, too: {describe(other)}")
         raise first
+
+    @property
+    def waiting(self) -> list[WaitingCall]:
+        """The calls that wait, in call order."""
+        return [call.waiting for call in self.calls if call.waiting is not None]
+
+    @classmethod
+    def resumed(cls, work: Work, waiting: Sequence[WaitingCall], answers: Mapping[str, Any]) -> Round:
+        """Take up calls that waited, with their answers: their gates are behind them (T8).
+
+        Raises: `ConfigError` for an answer to an approval that is none.
+        """
+        made = [ToolCall(one.call_id, one.tool, input=one.input) for one in waiting]
+        return cls(work, tuple(made), [_resumed(work, one, answers[one.call_id]) for one in waiting])
 
     # --- results ----------------------------------------------------------------------------------------------------
 
@@ -174,6 +205,9 @@ class Round:
             if call.index is None:
                 if call.outcome is None:
                     call.result = NOT_EXECUTED
+            elif call.waiting is not None:
+                call.result = UNFINISHED
+                close(self.work, call)
             elif not call.told:
                 await self._salvage(call, ask)
                 close(self.work, call)
@@ -229,7 +263,7 @@ def _read(work: Work, made: ToolCall, offered: Mapping[str, Tool], refusal: str 
 
 
 def _call(work: Work, made: ToolCall, tool: Tool, checked: CheckedInput) -> Call:
-    call = Call(made.id, tool, "", checked, suspend=_no_suspend)
+    call = Call(made.id, tool, "", checked)
     call.explain = _explaining(work, call)
     call.repairs, call.written = checked.repairs, checked.data
     return call
@@ -249,9 +283,57 @@ def _never(input: object) -> NoReturn:
     raise AssertionError("unreachable: a call of an unknown tool has an outcome from the start")
 
 
-async def _no_suspend(payload: Any) -> NoReturn:
-    await trio.lowlevel.checkpoint()
-    raise ConfigError("suspend is not part of this version yet")
+def _suspending(call: Call, scope: trio.CancelScope) -> Callable[[Any], Awaitable[Any]]:
+    """Return what `ctx.suspend` does: give the answers that there are, in order, then wait for another one.
+
+    Cancelling the call's own scope is how it does not return to the tool.
+    """
+    left = deque(call.answers)
+
+    async def suspend(payload: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        if left:
+            return left.popleft()
+        call.waiting = WaitingCall(call.call_id, call.tool.name, call.input, "question", payload, call.answers)
+        scope.cancel()
+        await trio.sleep_forever()
+
+    return suspend
+
+
+def _resumed(work: Work, one: WaitingCall, answer: Any) -> Call:
+    tool = work.tools.get(one.tool)
+    if tool is None:
+        call = _call(work, ToolCall(one.call_id, one.tool), _no_tool(one.tool), _UNREAD)
+        _fail(call, ToolInputError(one.tool, ("there is no tool of this name any more",)))
+        return call
+    checked, problem = CheckedInput(freeze(one.input), {}), ""
+    try:
+        checked = tool.check(thaw(one.input))
+        if checked.data != one.input:  # invariant 10: what was approved is what is executed
+            problem = "they would not be what was approved any more"
+    except ToolInputError as error:
+        problem = "; ".join(error.problems)
+    call = _call(work, ToolCall(one.call_id, one.tool), tool, checked)
+    call.passed, call.answers = True, one.answers
+    if problem:
+        _fail(call, ToolInputError(tool.name, (problem,)))
+    elif one.kind == "question":
+        call.answers = (*one.answers, answer)
+    else:
+        _approve(work, call, answer)
+    return call
+
+
+def _approve(work: Work, call: Call, answer: Any) -> None:
+    reason = ""
+    if isinstance(answer, Confirmed):
+        answer, reason = answer.approved, answer.reason
+    if not isinstance(answer, bool):
+        raise ConfigError(f"the answer to an approval must be a bool or a Confirmed, not {answer!r}")
+    work.journal.emit(Confirm, tool=call.tool.name, approved=answer, reason=reason or None)
+    if not answer:
+        decline(call, reason)
 
 
 def _explaining(work: Work, call: Call) -> Callable[[Exception], str]:

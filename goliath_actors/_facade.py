@@ -14,6 +14,7 @@ import trio
 
 from ._conversation import Actor
 from ._mailbox import Run
+from ._toolloop import ToolLoop
 from .errors import ConfigError
 from .values import ConversationStatus, Memory, Page, RunResult
 
@@ -36,6 +37,16 @@ class Doors(Protocol):
     @property
     def stream(self) -> Callable[..., StreamBlock]:
         """As `Runtime.stream`."""
+        ...
+
+    @property
+    def submit_resume(self) -> Callable[..., Run]:
+        """Accept an episode that takes up waiting calls."""
+        ...
+
+    @property
+    def resume(self) -> Callable[..., Awaitable[RunResult]]:
+        """As `submit_resume`, and wait."""
         ...
 
     def find(self, agent: Any, conversation_id: str | None) -> Actor | None:
@@ -157,18 +168,33 @@ class Conversation:
         raise self._needs_tool_loop("steer")
 
     async def resume(self, answers: Mapping[str, Any], **options: Unpack[AskOptions]) -> RunResult:
-        """Go on with a run that waits for answers. Needs a `ToolLoop`.
+        """Answer calls that wait, by call id, and go on with the run that they belong to. Needs a `ToolLoop`.
 
-        Raises: `ConfigError` for an agent with another loop.
+        Arguments: to an approval a bool or a `Confirmed`, to a question what `ctx.suspend` is to return, JSON data if
+        the tool may ask again. Calls that are not answered go on waiting.
+
+        Returns: the result of the new run, with `waiting` again if something waits. Works across a process restart.
+
+        Raises: as `run`; `ConfigError` for an agent with another loop, where nothing waits, and for other call ids.
+
+        Cancellation: as of `run`; calls that were answered have a result that says what became of them.
         """
-        raise self._needs_tool_loop("resume")
+        self._check_answers("resume", answers)
+        return await self._doors.resume(self._agent, self.id, answers, **options)
 
     def submit_resume(self, answers: Mapping[str, Any], **options: Unpack[AskOptions]) -> Run:
-        """As `resume`, without waiting. Needs a `ToolLoop`.
+        """As `resume`, without waiting.
 
-        Raises: `ConfigError` for an agent with another loop.
+        Raises: as `submit`; `ConfigError` for an agent with another loop.
         """
-        raise self._needs_tool_loop("submit_resume")
+        self._check_answers("submit_resume", answers)
+        return self._doors.submit_resume(self._agent, self.id, answers, **options)
+
+    def _check_answers(self, door: str, answers: object) -> None:
+        if not isinstance(self._agent.loop, ToolLoop):
+            raise self._needs_tool_loop(door)
+        if not isinstance(answers, Mapping) or not answers or not all(isinstance(key, str) for key in answers):
+            raise ConfigError(f"{door} takes a mapping of call ids to answers with something in it, not {answers!r}")
 
     async def rewrite(self, kind: str, **options: Unpack[AskOptions]) -> RunResult:
         """Rewrite history, as in "regenerate". Needs a `ToolLoop`.
@@ -179,7 +205,7 @@ class Conversation:
 
     def _needs_tool_loop(self, door: str) -> ConfigError:
         loop = type(self._agent.loop).__name__
-        if loop == "ToolLoop":
+        if isinstance(self._agent.loop, ToolLoop):
             return ConfigError(f"{door} is not part of this version yet; ask with run, submit or stream")
         return ConfigError(f"{door} needs an agent with a ToolLoop; {self._agent.name!r} has a {loop}")
 

@@ -19,6 +19,7 @@ from ._mailbox import Run
 from ._panel import Panel, RunStopped, combine
 from ._schema import OutputSchema
 from ._threads import ConversationThreads
+from ._waiting import waiting_ask
 from ._work import Ending, Health, Work
 from .abc import Model, Store
 from .errors import ConfigError
@@ -39,6 +40,8 @@ class RunOptions:
     confirm_timeout: float | None = None
     output: OutputSchema | None = None
     finish_timeout: float | None = None
+    # Of a run that takes up waiting calls: what they are answered, by call id.
+    answers: Mapping[str, Any] | None = None
 
 
 @attrs.frozen
@@ -124,23 +127,29 @@ def _save_deadline(finish_timeout: float | None) -> float:
 
 
 async def _drive(agent: Agent[Any], work: Work) -> Finished:
-    journal = work.journal
     responded: tuple[Respond, Responded] | None = None
     try:
         await _configure(agent, work)
+        if work.entry == "resume":  # what it is about stands in the record
+            await _load(work)
+            work.ask = waiting_ask(work.record.private) or work.ask
         verdict, who = await _before_run(work)
         if isinstance(verdict, Respond):
             responded = verdict, Responded(who, "before_run", verdict.reason, verdict.outcome)
-        if getattr(agent.loop, "recalls", True):
-            journal.enter("recall")
-            with journal.origin("memory"):
-                work.record = await work.store.load(work.key)
+        if work.entry != "resume" and getattr(agent.loop, "recalls", True):
+            await _load(work)
         ending = await agent.loop.drive(work, responded)
     except RunStopped as stop:
         # C11: an empty text says why.
         reason = None if stop.text.strip() else stop.stopped.reason
         return Finished("stopped", Ending(stop.text, reason=reason), stop.stopped)
     return Finished("completed", ending)
+
+
+async def _load(work: Work) -> None:
+    work.journal.enter("recall")
+    with work.journal.origin("memory"):
+        work.record = await work.store.load(work.key)
 
 
 async def _configure(agent: Agent[Any], work: Work) -> None:
@@ -190,7 +199,7 @@ async def _before_run(work: Work) -> tuple[Any, str]:
     """Ask `before_run`, apply its patches, and return the verdict with who gave it."""
     if not work.panel.hears("before_run"):
         return None, ""
-    question = BeforeRun(work.ask, work.instructions, work.facts, "run", frozenset(work.tools))
+    question = BeforeRun(work.ask, work.instructions, work.facts, work.entry, frozenset(work.tools))
     decision = await work.panel.decide("before_run", question)
     merged: BeforeRun = decision.question
     work.ask, work.instructions, work.facts = merged.ask, merged.instructions, merged._facts
@@ -244,4 +253,6 @@ def make_work(
         fallback=agent.fallback,
         output=agent.schema if options.output is None else options.output,
         finish_timeout=options.finish_timeout,
+        entry="run" if options.answers is None else "resume",
+        answers=options.answers or {},
     )

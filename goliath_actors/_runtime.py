@@ -15,6 +15,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Literal, final
 
+import attrs
 import trio
 from trio_util import AsyncBool
 
@@ -40,6 +41,7 @@ from .values import DrainReport, Memory, Outcome, Page, RunResult, RuntimeStatis
 __all__ = ["Runtime"]
 
 ABORT_BATCH = 250  # of a mass abort: bounds how long the loop stands still (measured: 0.33 s without for 10,000)
+RESUMED = "(resume)"  # the ask of an episode that takes up waiting calls, as observers see it
 SHUTDOWN_GRACE = 10.0  # R11: seconds for an unbounded observer at a shutdown without a drain
 
 
@@ -137,6 +139,9 @@ class Runtime:
             when_busy,
             waits=True,
         )
+        return await self._own(run)
+
+    async def _own(self, run: Run) -> RunResult:
         asker = waiter()
         if asker is None:
             return await run.own()
@@ -601,6 +606,38 @@ class Runtime:
             if wait.lent:
                 wait.lent = False
                 self._turns.unlend(wait.target)
+
+    # --- taking up what waits (T8) ----------------------------------------------------------------------------------
+
+    def submit_resume(
+        self,
+        agent: Any,
+        conversation_id: str | None,
+        answers: Mapping[str, Any],
+        *,
+        context: Any = None,
+        timeout: float | None = None,
+        confirm: Callable[..., Any] | None = None,
+        confirm_timeout: float | None = None,
+        output: Any = None,
+        on_event: Callable[[Any], object] | None = None,
+        when_busy: Literal["queue", "refuse", "replace"] = "queue",
+        waits: bool = False,
+    ) -> Run:
+        """Accept an episode that takes up waiting calls. As `submit`."""
+        options = attrs.evolve(self._options(confirm, confirm_timeout, output), answers=dict(answers))
+        return self._accept(
+            RESUMED, conversation_id, agent, context, timeout, options, on_event, when_busy, waits=waits
+        )
+
+    async def resume(
+        self, agent: Any, conversation_id: str | None, answers: Mapping[str, Any], **options: Any
+    ) -> RunResult:
+        """As `submit_resume`, and wait. As `run`.
+
+        Cancellation: as of `run`.
+        """
+        return await self._own(self.submit_resume(agent, conversation_id, answers, waits=True, **options))
 
     # --- what conversations read and write --------------------------------------------------------------------------
 

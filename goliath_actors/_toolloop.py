@@ -5,7 +5,7 @@ Floor 4. Read top to bottom it is one run: the ask, then steps of a message and 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, final
 
 import attrs
@@ -20,9 +20,10 @@ from ._session import check_int
 from ._stream import Screen
 from ._thinking import Said, Thinker, Thought
 from ._transcript import Draft, Transcript
+from ._waiting import WaitingCall
 from ._work import Ending, Work
 from .errors import ConfigError, GoliathExtensionError
-from .events import Answer
+from .events import Answer, Confirm, RunWaiting
 from .hooks import AfterAnswer, AfterStep, AfterTools, Complete, Continue, NextStep, Respond, Stop
 from .values import Message, Plan, Responded, Step
 
@@ -30,6 +31,9 @@ __all__ = ["Compaction", "ToolLoop", "check_tool_window"]
 
 Window: TypeAlias = "int | Callable[[], int | Awaitable[int]]"
 
+NEW_MESSAGE = "Not done: instead of an answer there came a new message."
+NEW_MESSAGE_REASON = "a new message came instead of an answer"
+COMPLETED = "Not done: the run was completed without waiting for it."
 OUT_OF_STEPS = "I could not finish this within the steps that one run may take."
 
 
@@ -124,10 +128,19 @@ class _Run:
     round: Round | None = None
 
     async def go(self, responded: tuple[Respond, Responded] | None) -> Ending:
-        """Store the ask, then take steps until there is an answer."""
-        await self._store(Message("user", self.work.ask))
+        """Store the ask, or take up what waited, then take steps until there is an answer."""
+        work = self.work
+        if work.entry != "resume" or responded is not None:
+            for refused in await self.transcript.refuse_waiting(NEW_MESSAGE):
+                work.journal.emit(Confirm, tool=refused.tool, approved=False, reason=NEW_MESSAGE_REASON)
+        if work.entry != "resume":
+            await self._store(Message("user", work.ask))
         if responded is not None:
             return await self._said(Said(responded[0].text, responded[1], True))
+        if work.entry == "resume":
+            ending = await self._resume()
+            if ending is not None:
+                return ending
         while True:
             ending = await self._step()
             if ending is not None:
@@ -170,22 +183,67 @@ class _Run:
         self.screen.keep()
         self.round = tools
         await tools.run(self.loop.max_parallel_tools)
+        return await self._settle(tools, attrs.evolve(plan, text=message.text, calls=tools.made))
+
+    async def _resume(self) -> Ending | None:
+        """Take up the calls that waited and are answered now; the others go on waiting (T8)."""
+        work, transcript = self.work, self.transcript
+        waiting, answers = transcript.waiting, work.answers
+        with work.journal.origin("config"):
+            if not waiting:
+                raise ConfigError("nothing waits for an answer in this conversation")
+            unknown = sorted(set(answers) - {call.call_id for call in waiting})
+            if unknown or not answers:
+                known = ", ".join(repr(call.call_id) for call in waiting)
+                raise ConfigError(f"answers are by call id, and {unknown or 'none'} wait here; these do: {known}")
+            answered = [call for call in waiting if call.call_id in answers]
+            self.round = tools = Round.resumed(work, answered, answers)
+        transcript.waits -= set(answers)
+        await tools.go(self.loop.max_parallel_tools)
+        text, calls, _ = transcript.round_of(answered[0].call_id)
+        return await self._settle(tools, Plan("tools", calls=calls, text=text))
+
+    async def _settle(self, tools: Round, plan: Plan) -> Ending | None:
+        """Store the results of a round in call order, and decide how it goes on (T6)."""
+        work, transcript = self.work, self.transcript
         drafts = []
         for made, call in zip(tools.made, tools.calls, strict=True):
-            drafts.append(await self.transcript.asked(Draft(tools.message(made, call), tools.private(call))))
-            call.result = drafts[-1].message.text
-        await self.transcript.append(drafts)
-        self.round = None
-        if work.panel.hears("after_tools"):
-            results = tuple(draft.message.text for draft in drafts)
-            await work.panel.observe("after_tools", AfterTools(tools.executed, results))
-        way = await self._way(attrs.evolve(plan, text=message.text), self.thinker.last)
+            if call.waiting is None:
+                drafts.append(await transcript.asked(Draft(tools.message(made, call), tools.private(call))))
+                call.result = drafts[-1].message.text
+        if drafts:
+            await transcript.append(drafts)
+        waiting = tools.waiting
+        waits = bool(waiting or transcript.waits)
+        if not waits and work.panel.hears("after_tools"):
+            if work.entry == "resume":
+                _, calls, results = transcript.round_of(tools.made[0].id)
+            else:
+                calls, results = tools.executed, tuple(draft.message.text for draft in drafts)
+            await work.panel.observe("after_tools", AfterTools(calls, results))
+        way = await self._way(plan, self.thinker.last)
         if isinstance(way, Complete):
-            return await self._complete(message.text)
+            if waits:
+                await transcript.wait(waiting)
+                await transcript.refuse_waiting(COMPLETED)
+            return await self._complete(plan.text)
+        if waits:
+            return await self._wait(plan.text, waiting)
         if self.thinker.last:
-            return await self._out_of_steps(message.text)
+            return await self._out_of_steps(plan.text)
         await self._follow(way)
         return None
+
+    async def _wait(self, text: str, waiting: Sequence[WaitingCall]) -> Ending:
+        """End the episode with calls that wait; a later one takes them up."""
+        transcript, journal = self.transcript, self.work.journal
+        journal.enter("remember")
+        await transcript.wait(waiting)
+        shown = tuple(call.shown for call in transcript.waiting)
+        now = {call.call_id: call.shown for call in waiting}  # with the application's own payloads
+        shown = tuple(now.get(call.call_id, call) for call in shown)
+        journal.emit(RunWaiting, entries=shown)
+        return Ending(text, reason="waiting", waiting=shown)
 
     async def _way(self, plan: Plan, is_final: bool) -> Any:
         if not self.work.panel.hears("after_step"):
@@ -283,7 +341,10 @@ class _Run:
         results: dict[str, Draft] = {}
         if self.round is not None:
             await self.round.salvage(ask)
+            left = {call.id for call in self.transcript.open_calls}
             for made, call in zip(self.round.made, self.round.calls, strict=True):
+                if made.id not in left:
+                    continue
                 draft = Draft(self.round.message(made, call), self.round.private(call))
                 results[made.id] = await self._checked(draft, ask)
         last: list[Draft] = []

@@ -16,8 +16,9 @@ import trio
 from ._composition import NOT_EXECUTED, compose, sendable
 from ._kept import commit, saving_seconds
 from ._provider import describe
+from ._waiting import WAITING, WaitingCall, waiting_ask, waiting_calls, waiting_data
 from ._work import Work
-from .abc import Change, Entry
+from .abc import Change, Entry, Record
 from .events import MemoryError
 from .hooks import BeforeAppend
 from .values import Message, ToolCall
@@ -57,6 +58,8 @@ class Transcript:
     # Invariant: entries of a commit that was cut or failed: they are all in the store, or none of them is.
     _unsure: tuple[Entry, ...] = ()
     _number: int = 0
+    # Calls that go on waiting whatever becomes of this run.
+    waits: set[str] = attrs.Factory(set)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -72,10 +75,29 @@ class Transcript:
         with work.journal.origin("memory"):
             for entry in await transcript._read():
                 transcript._take(entry)
-            left = [_result(call, INTERRUPTED, {"interrupted": True}) for call in transcript._open.values()]
+            transcript.waits = {call.call_id for call in transcript.waiting}
+            left = [
+                _result(call, INTERRUPTED, {"interrupted": True})
+                for call in transcript._open.values()
+                if call.id not in transcript.waits
+            ]
             if left:
                 await transcript._commit(transcript._entries(left))
         return transcript
+
+    @property
+    def waiting(self) -> list[WaitingCall]:
+        """The calls that wait for a person, as the record has them."""
+        return [call for call in waiting_calls(self.work.record.private) if call.call_id in self._open]
+
+    def round_of(self, call_id: str) -> tuple[str, tuple[ToolCall, ...], tuple[str, ...]]:
+        """Return the text, the calls and the results, in call order, of the message that made a call."""
+        made = next(
+            (entry.message for entry in self.kept if any(call.id == call_id for call in entry.message.tool_calls)),
+            Message("assistant"),
+        )
+        results = {entry.message.tool_call_id: entry.message.text for entry in self.kept if entry.role == "tool"}
+        return made.text, made.tool_calls, tuple(results.get(call.id, "") for call in made.tool_calls)
 
     async def _read(self) -> list[Entry]:
         """Return the entries from the newest summary on, oldest first."""
@@ -143,6 +165,33 @@ class Transcript:
         with self.work.journal.origin("memory"):
             await self._commit(self._entries(drafts))
 
+    async def wait(self, calls: Sequence[WaitingCall]) -> None:
+        """Keep calls that wait for a person, in one commit, beside those that wait already.
+
+        Raises: what the store raised, with origin `memory`.
+
+        Cancellation: as `append`.
+        """
+        new = {call.call_id: call for call in calls}
+        known = [call for call in self.waiting if call.call_id not in new]
+        data = waiting_data(self.work.ask, (*known, *calls))
+        with self.work.journal.origin("memory"):
+            await commit(self.work, lambda record: Change(private={**record.private, WAITING: data}))
+
+    async def refuse_waiting(self, text: str) -> list[WaitingCall]:
+        """Give every waiting call a result that says why it waits no more, and return them.
+
+        Raises: what the store raised, with origin `memory`.
+
+        Cancellation: as `append`.
+        """
+        refused = self.waiting
+        self.waits = set()
+        if refused:
+            drafts = [_result(self._open[call.call_id], text, {"status": "skipped"}) for call in refused]
+            await self.append(drafts)
+        return refused
+
     async def answer(self, draft: Draft) -> None:
         """Store the answer, which is out already: shielded, for `finish_timeout` or 10 seconds (C10).
 
@@ -171,7 +220,7 @@ class Transcript:
 
     async def _commit(self, entries: tuple[Entry, ...]) -> None:
         self._unsure = entries
-        await commit(self.work, lambda record: Change(append=entries))
+        await commit(self.work, lambda record: _appending(record, entries))
         self._unsure = ()
         for entry in entries:
             self._take(entry)
@@ -214,7 +263,11 @@ class Transcript:
         problem: str | None = "the end of this run could not be recorded in time"
         try:
             left = await self._settle()
-            drafts = [results.get(call.id, _result(call, NOT_EXECUTED, {})) for call in self._open.values()]
+            drafts = [
+                results.get(call.id, _result(call, NOT_EXECUTED, {}))
+                for call in self._open.values()
+                if call.id in results or call.id not in self.waits
+            ]
             entries = (*left, *self._entries((*drafts, *last)))
             if entries:
                 await self._commit(entries)
@@ -244,6 +297,20 @@ class Transcript:
                     self._take(entry)
             return ()
         return tuple(entry for entry in unsure if entry.role == "user")
+
+
+def _appending(record: Record, entries: tuple[Entry, ...]) -> Change:
+    """Append entries; a call that has its result now waits no more."""
+    change = Change(append=entries)
+    closed = {entry.message.tool_call_id for entry in entries if entry.role == "tool"}
+    waiting = waiting_calls(record.private)
+    left = [call for call in waiting if call.call_id not in closed]
+    if len(left) == len(waiting):
+        return change
+    private = {key: value for key, value in record.private.items() if key != WAITING}
+    if left:
+        private[WAITING] = waiting_data(waiting_ask(record.private) or "", left)
+    return attrs.evolve(change, private=private)
 
 
 def _result(call: ToolCall, text: str, private: Mapping[str, Any]) -> Draft:

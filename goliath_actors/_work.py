@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import attrs
 import trio
@@ -62,6 +62,9 @@ class Work:
     provider_options: Mapping[str, Any] = attrs.field(factory=dict)
     messages: tuple[Message, ...] = ()
     finish_timeout: float | None = None
+    entry: Literal["run", "resume", "steer"] = "run"
+    # Of an episode that resumes: what waiting calls are answered, by call id.
+    answers: Mapping[str, Any] = attrs.field(factory=dict)
     record: Record = attrs.Factory(Record)
     # Set once what the run did is in the record, or an extension did not want it there: nothing is kept twice.
     kept: bool = False

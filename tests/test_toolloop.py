@@ -446,7 +446,5 @@ async def test_doors_that_are_not_built_say_so() -> None:
         conversation = runtime.conversation("c")
         with pytest.raises(ConfigError, match="steer is not part of this version yet"):
             conversation.steer("x")
-        with pytest.raises(ConfigError, match="resume is not part of this version yet"):
-            await conversation.resume({})
         with pytest.raises(ConfigError, match="rewrite is not part of this version yet"):
             await conversation.rewrite("regenerate")

@@ -24,7 +24,7 @@ from goliath_actors.events import ToolFinished, ToolStarted
 from goliath_actors.hooks import AfterTools
 from goliath_actors.stores import InMemoryStore, SqliteStore
 from goliath_actors.testing import Gate, ScriptedModel, check_events, tool_calls
-from goliath_actors.tools import Confirmed, Suspend
+from goliath_actors.tools import Confirmed
 
 from .native import check_closed, check_requests, check_valid, history, native, said
 from .planned import end, requests, run, told
@@ -356,19 +356,6 @@ async def test_confirmations_are_asked_in_call_order_before_anything_starts() ->
     assert log[:3] == ["asked a", "asked b", "asked c"]
     assert sorted(log[3:]) == ["ran a", "ran c"]
     assert (result.steps[1].status, result.steps[1].skip_reason) == ("skipped", "confirmation")
-
-
-async def test_waiting_for_an_approval_is_not_built_and_says_so() -> None:
-    @tool(writes=True)
-    async def write() -> str:
-        """Write."""
-        raise AssertionError
-
-    store = InMemoryStore()
-    agent = native([tool_calls(("write", {}))], tools=[write], confirm=lambda request: Suspend())
-    ending = await end(agent, store=store)
-    assert (type(ending.error), ending.origin) == (ConfigError, "confirm")
-    check_closed(await history(store, agent))
 
 
 async def test_a_tool_that_needs_another_ones_result_says_so_to_the_model() -> None:
