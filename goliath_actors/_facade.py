@@ -40,6 +40,11 @@ class Doors(Protocol):
         ...
 
     @property
+    def steer(self) -> Callable[..., Run]:
+        """Hand a text to the running run, or accept a new one."""
+        ...
+
+    @property
     def submit_resume(self) -> Callable[..., Run]:
         """Accept an episode that takes up waiting calls."""
         ...
@@ -161,11 +166,21 @@ class Conversation:
         await self._doors.forget(self._agent, self.id)
 
     def steer(self, text: str, **options: Unpack[AskOptions]) -> Run:
-        """Hand a text to the running run, or start one. Needs a `ToolLoop`.
+        """Hand a text to the running run, or start one. Never blocks. Needs a `ToolLoop`.
 
-        Raises: `ConfigError` for an agent with another loop.
+        The run takes it as a user's message before its next model call, after `before_run` was asked about it. If it
+        ends, any way, without having taken it, the text is the next run, with the same context: `run.followed_by`.
+
+        Arguments: `options` are for the run that the text becomes if it is not taken; one that takes it keeps its own.
+
+        Returns: the running run, or the new one if none was running.
+
+        Raises: as `submit`; a text that is not taken yet counts for the mailbox's capacity. `ConfigError` for an agent
+        with another loop.
         """
-        raise self._needs_tool_loop("steer")
+        if not isinstance(self._agent.loop, ToolLoop):
+            raise self._needs_tool_loop("steer")
+        return self._doors.steer(self._agent, self.id, text, **options)
 
     async def resume(self, answers: Mapping[str, Any], **options: Unpack[AskOptions]) -> RunResult:
         """Answer calls that wait, by call id, and go on with the run that they belong to. Needs a `ToolLoop`.

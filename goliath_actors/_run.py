@@ -13,10 +13,11 @@ import attrs
 import trio
 
 from ._agent import Agent, check_facts
+from ._entrance import before_run
 from ._journal import RunJournal
 from ._kept import keep_writes
 from ._mailbox import Run
-from ._panel import Panel, RunStopped, combine
+from ._panel import Panel, RunStopped
 from ._schema import OutputSchema
 from ._threads import ConversationThreads
 from ._waiting import waiting_ask
@@ -24,7 +25,7 @@ from ._work import Ending, Health, Work
 from .abc import Model, Store
 from .errors import ConfigError
 from .events import Escalate, RunStarted
-from .hooks import BeforeRun, Respond, Stop
+from .hooks import Respond
 from .values import Responded, RunResult, Stopped
 
 __all__ = ["CallbackContext", "Finished", "RunOptions", "execute_run", "make_work"]
@@ -133,7 +134,7 @@ async def _drive(agent: Agent[Any], work: Work) -> Finished:
         if work.entry == "resume":  # what it is about stands in the record
             await _load(work)
             work.ask = waiting_ask(work.record.private) or work.ask
-        verdict, who = await _before_run(work)
+        work.ask, verdict, who = await before_run(work, work.ask, work.entry)
         if isinstance(verdict, Respond):
             responded = verdict, Responded(who, "before_run", verdict.reason, verdict.outcome)
         if work.entry != "resume" and getattr(agent.loop, "recalls", True):
@@ -195,28 +196,6 @@ def takes_argument(function: Callable[..., Any]) -> bool:
     return any(parameter.kind in positional for parameter in parameters)
 
 
-async def _before_run(work: Work) -> tuple[Any, str]:
-    """Ask `before_run`, apply its patches, and return the verdict with who gave it."""
-    if not work.panel.hears("before_run"):
-        return None, ""
-    question = BeforeRun(work.ask, work.instructions, work.facts, work.entry, frozenset(work.tools))
-    decision = await work.panel.decide("before_run", question)
-    merged: BeforeRun = decision.question
-    work.ask, work.instructions, work.facts = merged.ask, merged.instructions, merged._facts
-    if decision.patches:
-        patch = combine(decision.patches)
-        if patch.model is not None:
-            work.model, work.settings, work.provider_options = patch.model, {}, {}
-        work.settings = {**work.settings, **(patch.settings or {})}
-        work.provider_options = {**work.provider_options, **(patch.provider_options or {})}
-        work.messages = (*work.messages, *(patch.messages or ()))
-        if patch.tools is not None:
-            work.tools = {name: tool for name, tool in work.tools.items() if name in set(patch.tools)}
-    if isinstance(decision.verdict, Stop):
-        raise work.panel.stop("before_run", decision)
-    return decision.verdict, decision.extension
-
-
 def make_work(
     agent: Agent[Any],
     run: Run,
@@ -255,4 +234,5 @@ def make_work(
         finish_timeout=options.finish_timeout,
         entry="run" if options.answers is None else "resume",
         answers=options.answers or {},
+        steers=run.steers,
     )

@@ -553,6 +553,12 @@ class Runtime:
 
     def _over(self, actor: Actor, envelope: Run | Job) -> None:
         """The head is over: the next envelope has its turn, or the conversation is idle."""
+        for run in actor.follow():
+            self._accepted += 1
+            self._enter()
+            run.journal.queue()
+            if self._state == "closed":
+                run.request_abort("shutdown", "the runtime was closed")
         more = actor.advance()
         self._turns.over(actor, envelope)
         if more:
@@ -606,6 +612,45 @@ class Runtime:
             if wait.lent:
                 wait.lent = False
                 self._turns.unlend(wait.target)
+
+    # --- handing a text to the running run (T7) ----------------------------------------------------------------------
+
+    def steer(
+        self,
+        agent: Any,
+        conversation_id: str | None,
+        text: str,
+        *,
+        context: Any = None,
+        timeout: float | None = None,
+        confirm: Callable[..., Any] | None = None,
+        confirm_timeout: float | None = None,
+        output: Any = None,
+        on_event: Callable[[Any], object] | None = None,
+        when_busy: Literal["queue", "refuse", "replace"] = "queue",
+    ) -> Run:
+        """Hand a text to the running run, or accept it as a new one. Never blocks."""
+        options = self._options(confirm, confirm_timeout, output)
+        entry = self._entry(agent)
+        actor = entry.actors.get(conversation_id)
+        head = None if actor is None else actor.current
+        takes = isinstance(head, Run) and head.state == "running" and not head.journal.answered
+        if actor is None or not isinstance(head, Run) or not takes or head.abort_state is not None:
+            return self._accept(
+                text, conversation_id, agent, context, timeout, options, on_event, when_busy, waits=False
+            )
+        check_ask(text, options, on_event, when_busy)
+        check_seconds("timeout", timeout, zero=True)
+        if self._state != "open":
+            self._refuse_late(waits=False)
+        if actor.waiting >= self._mailbox_capacity:
+            raise MailboxFull("conversation", actor.waiting, self._mailbox_capacity)
+        deadline = math.inf if timeout is None else trio.current_time() + timeout
+        own = head.context if context is None else context
+        run = self._make_run(entry, conversation_id, text, own, deadline, options, on_event)
+        run.conversation = actor
+        head.steers.append(run)
+        return head
 
     # --- taking up what waits (T8) ----------------------------------------------------------------------------------
 

@@ -13,7 +13,9 @@ import trio
 
 from ._batch import Round
 from ._compact import Compaction, step_limit
+from ._entrance import before_run
 from ._kept import saving_seconds
+from ._mailbox import Run
 from ._panel import RunStopped, StreamVerdict
 from ._request import say
 from ._session import check_int
@@ -23,7 +25,7 @@ from ._transcript import Draft, Transcript
 from ._waiting import WaitingCall
 from ._work import Ending, Work
 from .errors import ConfigError, GoliathExtensionError
-from .events import Answer, Confirm, RunWaiting
+from .events import Answer, Confirm, RunWaiting, Steered
 from .hooks import AfterAnswer, AfterStep, AfterTools, Complete, Continue, NextStep, Respond, Stop
 from .values import Message, Plan, Responded, Step
 
@@ -34,6 +36,7 @@ Window: TypeAlias = "int | Callable[[], int | Awaitable[int]]"
 NEW_MESSAGE = "Not done: instead of an answer there came a new message."
 NEW_MESSAGE_REASON = "a new message came instead of an answer"
 COMPLETED = "Not done: the run was completed without waiting for it."
+STEER = "steer"  # key of an entry's private data: the id of the run that the text would have become
 OUT_OF_STEPS = "I could not finish this within the steps that one run may take."
 
 
@@ -126,6 +129,8 @@ class _Run:
     screen: Screen
     thinker: Thinker
     round: Round | None = None
+    # A text whose commit is under way.
+    steer: Run | None = None
 
     async def go(self, responded: tuple[Respond, Responded] | None) -> Ending:
         """Store the ask, or take up what waited, then take steps until there is an answer."""
@@ -156,6 +161,10 @@ class _Run:
     async def _step(self) -> Ending | None:
         """Take one step; the ending if it was the last."""
         await trio.lowlevel.checkpoint_if_cancelled()
+        while (steer := self._next_steer()) is not None:
+            said = await self._take_steer(steer)
+            if said is not None:
+                return await self._said(said)
         thought = await self.thinker.think()
         if isinstance(thought, Said):
             return await self._said(thought)
@@ -165,12 +174,46 @@ class _Run:
         text = draft.message.text
         self._correct(text)
         way = await self._way(attrs.evolve(thought.plan, text=text), True)
-        if isinstance(way, NextStep | Continue) and not self.thinker.last:
+        goes_on = isinstance(way, NextStep | Continue) or (self._next_steer() is not None and way is None)
+        if goes_on and not self.thinker.last:
             await self.transcript.append([draft])
             self.screen.keep()
             await self._follow(way)
             return None
         return await self._finish(text, draft, output=thought.output)
+
+    # --- texts that are handed in (T7) ------------------------------------------------------------------------------
+
+    def _next_steer(self) -> Run | None:
+        """Return the oldest text that is to be taken; one that was aborted keeps its place and becomes its own run."""
+        return next((run for run in self.work.steers if run.abort_state is None), None)
+
+    async def _take_steer(self, steer: Run) -> Said | None:
+        """Make a text a user's message of this run.
+
+        Returns: an answer in the model's place, if an extension gave one.
+
+        Cancellation: honoured; the text is in the history, or it is still to be taken.
+        """
+        work = self.work
+        stopped: RunStopped | None = None
+        text, verdict, who = steer.ask, None, ""
+        try:
+            text, verdict, who = await before_run(work, steer.ask, "steer")
+        except RunStopped as stop:
+            stopped = stop
+        if stopped is not None:
+            work.steers.remove(steer)  # an extension ended the run because of it, which is its answer
+            raise stopped
+        draft = await self.transcript.asked(Draft(Message("user", text), {STEER: steer.id}))
+        self.steer = steer
+        await self.transcript.append([draft])
+        self.steer = None
+        work.steers.remove(steer)
+        work.journal.emit(Steered, text=steer.ask)
+        if verdict is None:
+            return None
+        return Said(verdict.text, Responded(who, "before_run", verdict.reason, verdict.outcome), True)
 
     async def _tool_step(self, thought: Thought) -> Ending | None:
         """Store the message, run its calls, store their results in call order (T2)."""
@@ -255,7 +298,7 @@ class _Run:
         return way
 
     async def _follow(self, way: Any) -> None:
-        if isinstance(way, Continue):
+        if isinstance(way, Continue) and self._next_steer() is None:  # T6: users outrank hooks
             await self._store(Message("user", way.text), {"continued": True})
 
     def _correct(self, text: str) -> None:
@@ -355,6 +398,9 @@ class _Run:
                 checked = await self._checked(draft, ask)
                 last = [checked] if checked.message.text.strip() else []
         await self.transcript.close(results, last)
+        steer = self.steer
+        if steer is not None and any(entry.private.get(STEER) == steer.id for entry in self.transcript.kept):
+            self.work.steers.remove(steer)  # the commit that was cut had arrived after all: never given twice
 
     async def _checked(self, draft: Draft, ask: bool) -> Draft:
         """Pass a message through `before_append` where it may still be asked; without it nothing is stored of a text

@@ -296,7 +296,8 @@ class Transcript:
                 if entry.role != "summary":
                     self._take(entry)
             return ()
-        return tuple(entry for entry in unsure if entry.role == "user")
+        # A text that was handed in and is not there becomes a run of its own, so it is not stored here.
+        return tuple(entry for entry in unsure if entry.role == "user" and "steer" not in entry.private)
 
 
 def _appending(record: Record, entries: tuple[Entry, ...]) -> Change:

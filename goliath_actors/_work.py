@@ -6,6 +6,7 @@ Floor 2, on top. `execute_run` makes a `Work`; a loop drives it to an `Ending`.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
@@ -14,6 +15,7 @@ import attrs
 import trio
 
 from ._journal import RunJournal
+from ._mailbox import Run
 from ._panel import Panel
 from ._schema import OutputSchema
 from ._threads import ConversationThreads
@@ -65,6 +67,8 @@ class Work:
     entry: Literal["run", "resume", "steer"] = "run"
     # Of an episode that resumes: what waiting calls are answered, by call id.
     answers: Mapping[str, Any] = attrs.field(factory=dict)
+    # Runs that become texts of this one, if it takes them (native tool loop): the first one first.
+    steers: deque[Run] = attrs.Factory(deque)
     record: Record = attrs.Factory(Record)
     # Set once what the run did is in the record, or an extension did not want it there: nothing is kept twice.
     kept: bool = False

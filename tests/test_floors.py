@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_conformance", "_work"),
     ("testing",),
     ("_prompts", "_provider", "_stream", "_session", "_composition", "_waiting"),
-    ("_call",),
+    ("_call", "_entrance"),
     ("_generation", "_kept", "_tools"),
     ("_request", "_judge"),
     ("_memory", "_roles", "_transcript", "_batch"),
