@@ -311,4 +311,4 @@ def test_a_text_is_never_lost_and_never_given_twice_wherever_the_run_is_cut(late
     at = 0
     while not trio.run(main, at, clock=MockClock(autojump_threshold=0)):
         at += 1
-    assert at > 20
+    assert at > 15

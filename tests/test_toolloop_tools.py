@@ -34,13 +34,24 @@ def results(entries: Any) -> list[str]:
     return [entry.message.text for entry in entries if entry.role == "tool"]
 
 
+class Raw:
+    """A scripted reply of model events as they are; only `Native` plays it."""
+
+    def __init__(self, *events: Any) -> None:
+        self.events = events
+
+    def __call__(self, request: ModelRequest) -> Any:
+        raise AssertionError("played by Native")
+
+
 class Native(ScriptedModel):
-    """A scripted model whose replies may also be lists of raw model events. It refuses what a strict provider would."""
+    """A scripted model whose replies may also be `Raw`. It refuses what a strict provider would."""
 
     async def _play(self, request: ModelRequest) -> Any:
         check_valid(request.messages)
-        if self._left and isinstance(self._left[-1], list):
-            for event in self._left.pop():
+        if self._left and isinstance(self._left[-1], Raw):
+            raw: Any = self._left.pop()
+            for event in raw.events:
                 await trio.lowlevel.checkpoint()
                 yield event
             return
@@ -79,7 +90,7 @@ async def test_a_call_that_an_abort_interrupted_has_a_result_that_says_so(autoju
         assert (await runtime.run("hello again")).text == "hello"
     entries = await history(store, agent)
     check_closed(entries)
-    assert results(entries) == ["Execution did not complete; it may have taken effect."]
+    assert results(entries) == ["Execution did not complete."]
 
 
 KILLED = """
@@ -210,7 +221,7 @@ async def test_an_abort_stores_the_results_of_the_tools_that_had_finished(autoju
         with pytest.raises(RunAborted):
             await runtime.run("go", timeout=5)
     assert results(await history(store, agent)) == [
-        "Execution did not complete; it may have taken effect.",
+        "Execution did not complete.",
         "public 1",
     ]
 
@@ -524,9 +535,9 @@ async def test_calls_without_ids_or_with_the_same_are_told_apart() -> None:
     def call(index: int, id: str, text: str) -> ModelToolCall:
         return ModelToolCall(index, id, "note_add", json.dumps({"text": text}))
 
-    turn = [call(0, "", "a"), call(1, "", "b"), call(2, "x", "c"), call(3, "x", "d"), ModelDone("tool_calls")]
+    turn = Raw(call(0, "", "a"), call(1, "", "b"), call(2, "x", "c"), call(3, "x", "d"), ModelDone("tool_calls"))
     agent = native(
-        Native([turn, "ok", [call(0, "x", "e"), ModelDone("tool_calls")], "ok"]),
+        Native([turn, "ok", Raw(call(0, "x", "e"), ModelDone("tool_calls")), "ok"]),
         tools=[noting(noted)],
         loop=ToolLoop(max_parallel_tools=1),
     )
@@ -543,12 +554,12 @@ async def test_calls_without_ids_or_with_the_same_are_told_apart() -> None:
 async def test_streamed_pieces_of_two_calls_stay_two_calls() -> None:
     """S39: pieces come with a slot of their own, and make two calls in order."""
     noted: list[str] = []
-    pieces = [
+    pieces = Raw(
         ModelToolCall(0, "a", "note_add", '{"text":'),
         ModelToolCall(1, "b", "note_add", '{"text": "2"}'),
         ModelToolCall(0, None, None, ' "1"}'),
         ModelDone("tool_calls"),
-    ]
+    )
     agent = native(Native([pieces, "done"]), tools=[noting(noted)], loop=ToolLoop(max_parallel_tools=1))
     await run(agent)
     assert noted == ["1", "2"]
@@ -558,7 +569,7 @@ async def test_streamed_pieces_of_two_calls_stay_two_calls() -> None:
 async def test_calls_are_run_whatever_the_finish_reason_says(finish: str) -> None:
     """S40."""
     noted: list[str] = []
-    reply = [ModelToolCall(0, "a", "note_add", '{"text": "x"}'), ModelDone(finish)]
+    reply = Raw(ModelToolCall(0, "a", "note_add", '{"text": "x"}'), ModelDone(finish))
     assert (await run(native(Native([reply, "done"]), tools=[noting(noted)]))).text == "done"
     assert noted == ["x"]
 
@@ -567,7 +578,7 @@ async def test_calls_of_a_reply_that_was_cut_off_are_never_executed() -> None:
     """T4."""
     noted: list[str] = []
     store = InMemoryStore()
-    reply = [ModelToolCall(0, "a", "note_add", '{"text": "x"}'), ModelDone("length")]
+    reply = Raw(ModelToolCall(0, "a", "note_add", '{"text": "x"}'), ModelDone("length"))
     agent = native(Native([reply, "done"]), tools=[noting(noted)])
     result = await run(agent, store=store)
     assert (noted, result.steps[0].status) == ([], "failed")
@@ -577,7 +588,7 @@ async def test_calls_of_a_reply_that_was_cut_off_are_never_executed() -> None:
 async def test_a_filtered_reply_is_a_refusal_and_no_answer() -> None:
     """S41."""
     store = InMemoryStore()
-    agent = native(Native([[ModelDone("content_filter")]], retries=3))
+    agent = native(Native([Raw(ModelDone("content_filter"))], retries=3))
     ending = await end(agent, store=store)
     assert isinstance(ending.error, Refused)
     assert (len(requests(agent)), said(await history(store, agent))) == (1, [("user", "hello")])
@@ -668,11 +679,11 @@ async def test_an_argument_text_that_was_met_in_the_wild_comes_out_right(line: d
 
     tools = [make(name, json.loads(json.dumps(schema))) for name, schema in SCHEMAS.items()]
     raw = line["input"]
-    reply = [
+    reply = Raw(
         ModelText("calling"),
         ModelToolCall(0, "c", raw["name"], raw.get("arguments") or ""),
         ModelDone("tool_calls"),
-    ]
+    )
     store = InMemoryStore()
     agent = native(Native([reply, "done"]), tools=tools)
     result = await run(agent, store=store)
