@@ -18,7 +18,7 @@ from ._composition import NOT_EXECUTED, tool_name
 from ._frozen import FrozenDict, freeze, thaw
 from ._judge import unmet
 from ._provider import describe
-from ._tools import UNFINISHED, UNPROCESSED, close, conclude, execute, pause, record
+from ._tools import UNFINISHED, UNFINISHED_WRITE, UNPROCESSED, close, conclude, execute, pause, record
 from ._waiting import WaitingCall
 from ._work import Work
 from .errors import ConfigError, ToolFailure, ToolInputError
@@ -206,7 +206,7 @@ class Round:
                 if call.outcome is None:
                     call.result = NOT_EXECUTED
             elif call.waiting is not None:
-                call.result = UNFINISHED
+                call.result = UNFINISHED_WRITE if call.tool.writes else UNFINISHED
                 close(self.work, call)
             elif not call.told:
                 await self._salvage(call, ask)

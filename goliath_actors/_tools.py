@@ -33,6 +33,7 @@ from .values import Step, ToolCall
 __all__ = [
     "RESULT_CHARS",
     "UNFINISHED",
+    "UNFINISHED_WRITE",
     "UNPROCESSED",
     "cap_result",
     "close",
