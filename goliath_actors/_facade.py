@@ -40,6 +40,11 @@ class Doors(Protocol):
         ...
 
     @property
+    def rewrite(self) -> Callable[..., Awaitable[RunResult]]:
+        """Rewrite a history and answer anew."""
+        ...
+
+    @property
     def steer(self) -> Callable[..., Run]:
         """Hand a text to the running run, or accept a new one."""
         ...
@@ -211,17 +216,25 @@ class Conversation:
         if not isinstance(answers, Mapping) or not answers or not all(isinstance(key, str) for key in answers):
             raise ConfigError(f"{door} takes a mapping of call ids to answers with something in it, not {answers!r}")
 
-    async def rewrite(self, kind: str, **options: Unpack[AskOptions]) -> RunResult:
-        """Rewrite history, as in "regenerate". Needs a `ToolLoop`.
+    async def rewrite(self, kind: Literal["regenerate"], **options: Unpack[AskOptions]) -> RunResult:
+        """Drop what was said behind the last ask and answer it anew. Needs a `ToolLoop`.
 
-        Raises: `ConfigError` for an agent with another loop.
+        Arguments: `kind` is "regenerate".
+
+        Returns: the result of the new run.
+
+        Raises: as `run`; `ConfigError` for another kind, for an agent with another loop, and where there is no ask.
+
+        Cancellation: as of `run`; the history is as it was, or without the old answer.
         """
-        raise self._needs_tool_loop("rewrite")
+        if not isinstance(self._agent.loop, ToolLoop):
+            raise self._needs_tool_loop("rewrite")
+        if kind != "regenerate":
+            raise ConfigError(f'rewrite can only "regenerate", not {kind!r}')
+        return await self._doors.rewrite(self._agent, self.id, kind, **options)
 
     def _needs_tool_loop(self, door: str) -> ConfigError:
         loop = type(self._agent.loop).__name__
-        if isinstance(self._agent.loop, ToolLoop):
-            return ConfigError(f"{door} is not part of this version yet; ask with run, submit or stream")
         return ConfigError(f"{door} needs an agent with a ToolLoop; {self._agent.name!r} has a {loop}")
 
 

@@ -20,6 +20,7 @@ from ._mailbox import Run
 from ._panel import Panel, RunStopped
 from ._schema import OutputSchema
 from ._threads import ConversationThreads
+from ._toolloop import ToolLoop
 from ._waiting import waiting_ask
 from ._work import Ending, Health, Work
 from .abc import Model, Store
@@ -43,6 +44,8 @@ class RunOptions:
     finish_timeout: float | None = None
     # Of a run that takes up waiting calls: what they are answered, by call id.
     answers: Mapping[str, Any] | None = None
+    # Of a run that rewrites history first: how.
+    rewrite: Literal["regenerate"] | None = None
 
 
 @attrs.frozen
@@ -131,13 +134,14 @@ async def _drive(agent: Agent[Any], work: Work) -> Finished:
     responded: tuple[Respond, Responded] | None = None
     try:
         await _configure(agent, work)
-        if work.entry == "resume":  # what it is about stands in the record
+        known = work.entry == "resume" or work.rewrite is not None
+        if known:  # what it is about stands in the record
             await _load(work)
-            work.ask = waiting_ask(work.record.private) or work.ask
+            work.ask = await _ask_of(agent, work)
         work.ask, verdict, who = await before_run(work, work.ask, work.entry)
         if isinstance(verdict, Respond):
             responded = verdict, Responded(who, "before_run", verdict.reason, verdict.outcome)
-        if work.entry != "resume" and getattr(agent.loop, "recalls", True):
+        if not known and getattr(agent.loop, "recalls", True):
             await _load(work)
         ending = await agent.loop.drive(work, responded)
     except RunStopped as stop:
@@ -145,6 +149,13 @@ async def _drive(agent: Agent[Any], work: Work) -> Finished:
         reason = None if stop.text.strip() else stop.stopped.reason
         return Finished("stopped", Ending(stop.text, reason=reason), stop.stopped)
     return Finished("completed", ending)
+
+
+async def _ask_of(agent: Agent[Any], work: Work) -> str:
+    """Return the ask that an episode goes on with, as the record has it."""
+    if work.rewrite is not None and isinstance(agent.loop, ToolLoop):
+        return await agent.loop.last_ask(work)
+    return waiting_ask(work.record.private) or work.ask
 
 
 async def _load(work: Work) -> None:
@@ -234,5 +245,6 @@ def make_work(
         finish_timeout=options.finish_timeout,
         entry="run" if options.answers is None else "resume",
         answers=options.answers or {},
+        rewrite=options.rewrite,
         steers=run.steers,
     )

@@ -684,6 +684,30 @@ class Runtime:
         """
         return await self._own(self.submit_resume(agent, conversation_id, answers, waits=True, **options))
 
+    async def rewrite(
+        self,
+        agent: Any,
+        conversation_id: str | None,
+        kind: Literal["regenerate"],
+        *,
+        context: Any = None,
+        timeout: float | None = None,
+        confirm: Callable[..., Any] | None = None,
+        confirm_timeout: float | None = None,
+        output: Any = None,
+        on_event: Callable[[Any], object] | None = None,
+        when_busy: Literal["queue", "refuse", "replace"] = "queue",
+    ) -> RunResult:
+        """Rewrite a history and answer anew, in a run of its own. As `run`.
+
+        Cancellation: as of `run`.
+        """
+        given = attrs.evolve(self._options(confirm, confirm_timeout, output), rewrite=kind)
+        ask = f"({kind})"
+        return await self._own(
+            self._accept(ask, conversation_id, agent, context, timeout, given, on_event, when_busy, waits=True)
+        )
+
     # --- what conversations read and write --------------------------------------------------------------------------
 
     def find(self, agent: Any, conversation_id: str | None) -> Actor | None:

@@ -26,7 +26,18 @@ from ._waiting import WaitingCall
 from ._work import Ending, Work
 from .errors import ConfigError, GoliathExtensionError
 from .events import Answer, Confirm, RunWaiting, Steered
-from .hooks import AfterAnswer, AfterStep, AfterTools, Complete, Continue, NextStep, Respond, Stop
+from .hooks import (
+    AfterAnswer,
+    AfterRewrite,
+    AfterStep,
+    AfterTools,
+    BeforeRewrite,
+    Complete,
+    Continue,
+    NextStep,
+    Respond,
+    Stop,
+)
 from .values import Message, Plan, Responded, Step
 
 __all__ = ["Compaction", "ToolLoop", "check_tool_window"]
@@ -71,6 +82,19 @@ class ToolLoop:
             raise ConfigError(
                 f"ToolLoop(compaction=...) must be a Compaction or None, not {type(self.compaction).__name__}"
             )
+
+    async def last_ask(self, work: Work) -> str:
+        """Return the text of the last ask in the history, which a rewrite answers anew.
+
+        Raises: `ConfigError`, with origin `config`, if there is none; what the store raised.
+
+        Cancellation: as `Transcript.load`.
+        """
+        ask = (await Transcript.load(work)).last_ask
+        with work.journal.origin("config"):
+            if ask is None:
+                raise ConfigError("there is nothing to answer anew in this conversation")
+        return ask.message.text
 
     async def drive(self, work: Work, responded: tuple[Respond, Responded] | None = None) -> Ending:
         """Take a run from its ask to its end. As `Loop.drive`.
@@ -135,10 +159,12 @@ class _Run:
     async def go(self, responded: tuple[Respond, Responded] | None) -> Ending:
         """Store the ask, or take up what waited, then take steps until there is an answer."""
         work = self.work
-        if work.entry != "resume" or responded is not None:
+        if work.rewrite is not None:
+            await self._regenerate()
+        elif work.entry != "resume" or responded is not None:
             for refused in await self.transcript.refuse_waiting(NEW_MESSAGE):
                 work.journal.emit(Confirm, tool=refused.tool, approved=False, reason=NEW_MESSAGE_REASON)
-        if work.entry != "resume":
+        if work.entry != "resume" and work.rewrite is None:
             await self._store(Message("user", work.ask))
         if responded is not None:
             return await self._said(Said(responded[0].text, responded[1], True))
@@ -181,6 +207,23 @@ class _Run:
             await self._follow(way)
             return None
         return await self._finish(text, draft, output=thought.output)
+
+    async def _regenerate(self) -> None:
+        """Drop what was said behind the last ask, after `before_rewrite`; then tell `after_rewrite`."""
+        work, transcript = self.work, self.transcript
+        ask = transcript.last_ask
+        assert ask is not None  # `last_ask` has looked
+        changes = {"truncate_after": ask.id, "removed": [entry.id for entry in transcript.behind(ask)]}
+        metadata: dict[str, Any] = {}
+        private: dict[str, Any] = {}
+        if work.panel.hears("before_rewrite"):
+            decision = await work.panel.decide("before_rewrite", BeforeRewrite("regenerate", changes))
+            for patch in decision.patches:
+                metadata |= patch.metadata or {}
+                private |= patch.private or {}
+        await transcript.regenerate(ask, metadata, private)
+        if work.panel.hears("after_rewrite"):
+            await work.panel.observe("after_rewrite", AfterRewrite("regenerate", changes))
 
     # --- texts that are handed in (T7) ------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from ._kept import commit, saving_seconds
 from ._provider import describe
 from ._waiting import WAITING, WaitingCall, waiting_ask, waiting_calls, waiting_data
 from ._work import Work
-from .abc import Change, Entry, Record
+from .abc import UNSET, Change, Entry, Record
 from .events import MemoryError
 from .hooks import BeforeAppend
 from .values import Message, ToolCall
@@ -247,6 +247,66 @@ class Transcript:
         self._unsure = ()
         del self.kept[:through], self._sendable[:through]
         self._take(entry)
+
+    @property
+    def last_ask(self) -> Entry | None:
+        """The last message that a user sent, None if there is none; texts of hooks do not count."""
+        asks = [entry for entry in self.kept if entry.role == "user" and not entry.private.get("continued")]
+        return asks[-1] if asks else None
+
+    def behind(self, entry: Entry) -> list[Entry]:
+        """Return what was said after an entry."""
+        return self.kept[self.kept.index(entry) + 1 :]
+
+    async def regenerate(self, ask: Entry, metadata: Mapping[str, Any], private: Mapping[str, Any]) -> None:
+        """Drop everything behind an ask, in one commit with what `before_rewrite` wants stored (T12).
+
+        A summary that was made behind the ask stays: it is of older turns.
+
+        Raises: what the store raised, with origin `memory`.
+
+        Cancellation: honoured; it is wholly done or not at all.
+        """
+        with self.work.journal.origin("memory"):
+            gone = {entry.id for entry in await self._stored_behind(ask)}
+        summaries = [entry for entry in self.kept[:1] if entry.role == "summary" and entry.id in gone]
+        copies = tuple(
+            attrs.evolve(copy, role="summary")
+            for copy in self._entries([Draft(summary.message, summary.private) for summary in summaries])
+        )
+
+        def change(record: Record) -> Change:
+            kept = {key: value for key, value in {**record.private, **private}.items() if key != WAITING}
+            if copies:
+                kept[CURSOR] = {**_cursor(record.private), "summary": copies[0].id}
+            merged = {**record.metadata, **metadata} if metadata else UNSET
+            return Change(metadata=merged, private=kept, append=copies, truncate_after=ask.id)
+
+        self._unsure = copies
+        with self.work.journal.origin("memory"):
+            await commit(self.work, change)
+        self._unsure = ()
+        place = self.kept.index(ask) + 1
+        del self.kept[place:], self._sendable[place:]
+        self._open.clear()
+        if copies:
+            del self.kept[0], self._sendable[0]
+            self._take(copies[0])
+
+    async def _stored_behind(self, ask: Entry) -> list[Entry]:
+        """Return what lies behind an entry in the store, the hidden as well as the shown."""
+        found: list[Entry] = []
+        before: int | None = None
+        anchor: int | None = None
+        while True:
+            page = await self.work.store.entries(self.work.key, before=before, limit=PAGE, anchor=anchor)
+            for entry in reversed(page.entries):
+                if entry.id == ask.id:
+                    return found
+                found.append(entry)
+            if page.next is None:
+                return found
+            before, anchor = page.next, page.anchor
 
     # --- the end ----------------------------------------------------------------------------------------------------
 

@@ -67,6 +67,8 @@ class Work:
     entry: Literal["run", "resume", "steer"] = "run"
     # Of an episode that resumes: what waiting calls are answered, by call id.
     answers: Mapping[str, Any] = attrs.field(factory=dict)
+    # What is done to the history before the first step; the ask is then the last one, which is stored already.
+    rewrite: Literal["regenerate"] | None = None
     # Runs that become texts of this one, if it takes them (native tool loop): the first one first.
     steers: deque[Run] = attrs.Factory(deque)
     record: Record = attrs.Factory(Record)

@@ -439,10 +439,3 @@ async def test_no_tool_starts_before_its_call_is_stored() -> None:
     agent: Agent[Any] = native([tool_calls(("peek", {})), "done"], tools=[peek])
     await run(agent, store=store)
     assert seen == [("user", "hello"), ("assistant", "")]
-
-
-async def test_doors_that_are_not_built_say_so() -> None:
-    async with open_runtime(native([])) as runtime:
-        conversation = runtime.conversation("c")
-        with pytest.raises(ConfigError, match="rewrite is not part of this version yet"):
-            await conversation.rewrite("regenerate")
