@@ -58,6 +58,8 @@ class Transcript:
     # Invariant: entries of a commit that was cut or failed: they are all in the store, or none of them is.
     _unsure: tuple[Entry, ...] = ()
     _number: int = 0
+    # True once it turned out that a message of the model's, whose commit was cut, is stored.
+    _replied: bool = False
     # Calls that go on waiting whatever becomes of this run.
     waits: set[str] = attrs.Factory(set)
 
@@ -323,6 +325,8 @@ class Transcript:
         problem: str | None = "the end of this run could not be recorded in time"
         try:
             left = await self._settle()
+            if self._replied:  # the message whose text `last` would repeat is there
+                last = ()
             drafts = [
                 results.get(call.id, _result(call, NOT_EXECUTED, {}))
                 for call in self._open.values()
@@ -353,6 +357,7 @@ class Transcript:
         self._unsure = ()
         if all(entry.id in there for entry in unsure):
             for entry in unsure:
+                self._replied = self._replied or entry.role == "assistant"
                 if entry.role != "summary":
                     self._take(entry)
             return ()

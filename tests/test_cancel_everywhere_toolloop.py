@@ -369,6 +369,9 @@ def judge(played: Played, cause: str, error: str | None) -> None:
     for entry in played.entries:
         if entry.private.get("partial"):
             assert entry.message.text in ("Let me ", "Let me look.", "All ", "All done.", "second")
+    own = [entry for entry in played.entries if entry.id.startswith(run.id) and entry.role == "assistant"]
+    whole = [entry.message.text for entry in own if not entry.private.get("partial")]
+    assert not [entry for entry in own if entry.private.get("partial") and entry.message.text in whole]
     # 15: nothing is left.
     assert played.left_tasks == 0
     assert played.world.active == 0

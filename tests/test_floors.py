@@ -31,6 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_memory", "_roles", "_transcript", "_batch"),
     ("_endings", "_compact"),
     ("_thinking",),
+    ("_native",),
     ("_conductor", "_toolloop"),
     ("_agent",),
     ("_run",),
