@@ -353,7 +353,7 @@ class Panel:
         if result is not _NOTHING:
             return result
         if not called:
-            return await self._layer(row, hooks, depth + 1, question, inner, patched)
+            return await self._layer(row, hooks, depth + 1, question, inner, patched, memoised)
         if passed:
             raise passed[-1]
         problem = TypeError(f"it cut {row.name} short and returned nothing in its place")
