@@ -88,7 +88,7 @@ class Agent(Generic[C]):
     name: str = "agent"
     tools: Sequence[Tool] = ()
     extensions: Sequence[Extension[C]] = ()
-    loop: Loop | ToolLoop = attrs.Factory(Conductor)
+    loop: Loop = attrs.Factory(Conductor)
     instructions: str = INSTRUCTIONS
     facts: Facts = attrs.field(factory=dict)
     examples: Sequence[Any] = ()
@@ -168,8 +168,8 @@ class Agent(Generic[C]):
             raise ConfigError(f"Agent(loop=...) got the class {self.loop.__name__}; pass {self.loop.__name__}()")
         if isinstance(self.loop, ToolLoop):
             if self.fallback is not None:
-                raise ConfigError("a fallback belongs to a Conductor; with a ToolLoop use models.Fallbacks instead")
-            raise ConfigError("ToolLoop is not part of this version yet; use loop=Conductor(...)")
+                raise ConfigError("a fallback belongs to a Conductor; a ToolLoop has none")
+            return
         if not callable(getattr(self.loop, "drive", None)):
             raise ConfigError(f"Agent(loop=...) must be a Conductor or a ToolLoop, not {type(self.loop).__name__}")
 

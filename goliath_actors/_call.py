@@ -17,6 +17,7 @@ from ._budget import ContentBudgets
 from ._frozen import FrozenDict, thaw
 from ._journal import bare, in_words
 from ._text import clip
+from ._waiting import WaitingCall
 from ._work import Work
 from .errors import ConfigError, ToolFailure, ToolInputError
 from .events import Confirm
@@ -24,7 +25,7 @@ from .hooks import BeforeTool, Deny, Stop
 from .tools import CheckedInput, Confirmed, ConfirmRequest, Suspend, Tool, ToolContext, ToolOutcome
 from .values import Exchange
 
-__all__ = ["Cached", "Call", "confirm", "context_of", "explain", "gate", "needs_confirmation"]
+__all__ = ["Cached", "Call", "confirm", "context_of", "decline", "explain", "gate", "needs_confirmation"]
 
 REASON_CHARS = 160  # characters of an error or of a denial's reason inside a result
 
@@ -66,9 +67,18 @@ class Call:
     recent: tuple[Exchange, ...] = ()
     # What the model is told of an exception that is no `ToolFailure`'s: the loops word it differently.
     explain: Callable[[Exception], str] = explain
+    # Where `explain` keeps the error from the model: what ToolFinished says of it instead.
+    reported: str | None = None
     # What `ctx.suspend` does; None: the tool may not.
     suspend: Callable[[Any], Awaitable[Any]] | None = None
+    # What was mended in a model's text before it could be read, and what it then said.
+    repairs: tuple[str, ...] = ()
+    written: FrozenDict | None = None
     asks: tuple[tuple[str, str], ...] = ()
+    # What `suspend` returns before it waits for more: the tool is entered again from its beginning.
+    answers: tuple[Any, ...] = ()
+    # Set while the call waits for a person (native tool loop): it is not over, and not executed in this run.
+    waiting: WaitingCall | None = None
     # Why the arguments turned out to be unusable after all, in the resolver's words.
     invalid: str | None = None
     outcome: ToolOutcome | None = None
@@ -93,7 +103,7 @@ class Call:
     @property
     def live(self) -> bool:
         """True while nothing has decided how the call ends."""
-        return self.outcome is None and self.invalid is None
+        return self.outcome is None and self.invalid is None and self.waiting is None
 
     def skip(self, reason: SkipReason, text: str, extension: str | None = None) -> None:
         """Decide that the call is not executed."""
@@ -232,10 +242,15 @@ async def confirm(work: Work, call: Call) -> Suspend | None:
     approved, reason = (answer.approved, answer.reason) if isinstance(answer, Confirmed) else (answer, "")
     journal.emit(Confirm, tool=call.tool.name, approved=approved, reason=reason or None)
     if not approved:
-        why = f": {clip(reason.strip(), REASON_CHARS)}" if reason.strip() else ""
-        call.skip("confirmation", f"Declined by the user{why}. Do not try it again unless the user asks for it.")
+        decline(call, reason)
     await trio.lowlevel.checkpoint_if_cancelled()
     return None
+
+
+def decline(call: Call, reason: str) -> None:
+    """Decide that a call is not executed, since a person does not want it."""
+    why = f": {clip(reason.strip(), REASON_CHARS)}" if reason.strip() else ""
+    call.skip("confirmation", f"Declined by the user{why}. Do not try it again unless the user asks for it.")
 
 
 def _check_answer(answer: object) -> None:

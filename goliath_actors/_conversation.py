@@ -59,8 +59,10 @@ class Actor:
 
     @property
     def waiting(self) -> int:
-        """How many accepted envelopes have not begun: those behind the head, and a head that waits for a slot."""
-        return (0 if self.mailbox is None else len(self.mailbox)) + (1 if self.in_line else 0)
+        """How many accepted envelopes have not begun: those behind the head, a head that waits for a slot, and texts
+        that the head has not taken."""
+        steers = len(self.current.steers) if isinstance(self.current, Run) else 0
+        return (0 if self.mailbox is None else len(self.mailbox)) + (1 if self.in_line else 0) + steers
 
     @property
     def health(self) -> Health:
@@ -83,8 +85,12 @@ class Actor:
             yield from self.mailbox
 
     def runs(self) -> list[Run]:
-        """Return the runs among the envelopes, oldest first."""
-        return [envelope for envelope in self.envelopes() if isinstance(envelope, Run)]
+        """Return the runs among the envelopes, oldest first, with those that texts not taken become behind the head."""
+        runs: list[Run] = []
+        for envelope in self.envelopes():
+            if isinstance(envelope, Run):
+                runs += [envelope, *envelope.steers]
+        return runs
 
     def post(self, envelope: Run | Job, *, next_turn: bool = False) -> bool:
         """Accept an envelope. Returns True if it is the head now, so that the caller must see to its turn."""
@@ -98,6 +104,20 @@ class Actor:
         else:
             self.mailbox.post(envelope)
         return False
+
+    def follow(self) -> list[Run]:
+        """The head is about to be over: texts that it has not taken come next, as runs of their own (T7)."""
+        head = self.current
+        if not isinstance(head, Run) or not head.steers:
+            return []
+        left = list(head.steers)
+        head.steers.clear()
+        head.followed_by = left[0]
+        if self.mailbox is None:
+            self.mailbox = Mailbox()
+        for run in reversed(left):
+            self.mailbox.post_next(run)
+        return left
 
     def advance(self) -> bool:
         """The head is over: make the next envelope the head. Returns False if there is none."""

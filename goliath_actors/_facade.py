@@ -14,6 +14,7 @@ import trio
 
 from ._conversation import Actor
 from ._mailbox import Run
+from ._toolloop import ToolLoop
 from .errors import ConfigError
 from .values import ConversationStatus, Memory, Page, RunResult
 
@@ -36,6 +37,26 @@ class Doors(Protocol):
     @property
     def stream(self) -> Callable[..., StreamBlock]:
         """As `Runtime.stream`."""
+        ...
+
+    @property
+    def rewrite(self) -> Callable[..., Awaitable[RunResult]]:
+        """Rewrite a history and answer anew."""
+        ...
+
+    @property
+    def steer(self) -> Callable[..., Run]:
+        """Hand a text to the running run, or accept a new one."""
+        ...
+
+    @property
+    def submit_resume(self) -> Callable[..., Run]:
+        """Accept an episode that takes up waiting calls."""
+        ...
+
+    @property
+    def resume(self) -> Callable[..., Awaitable[RunResult]]:
+        """As `submit_resume`, and wait."""
         ...
 
     def find(self, agent: Any, conversation_id: str | None) -> Actor | None:
@@ -150,32 +171,67 @@ class Conversation:
         await self._doors.forget(self._agent, self.id)
 
     def steer(self, text: str, **options: Unpack[AskOptions]) -> Run:
-        """Hand a text to the running run, or start one. Needs a `ToolLoop`.
+        """Hand a text to the running run, or start one. Never blocks. Needs a `ToolLoop`.
 
-        Raises: `ConfigError` for an agent with another loop.
+        The run takes it as a user's message before its next model call, after `before_run` was asked about it. If it
+        ends, any way, without having taken it, the text is the next run, with the same context: `run.followed_by`.
+
+        Arguments: `options` are for the run that the text becomes if it is not taken; one that takes it keeps its own.
+
+        Returns: the running run, or the new one if none was running.
+
+        Raises: as `submit`; a text that is not taken yet counts for the mailbox's capacity. `ConfigError` for an agent
+        with another loop.
         """
-        raise self._needs_tool_loop("steer")
+        if not isinstance(self._agent.loop, ToolLoop):
+            raise self._needs_tool_loop("steer")
+        return self._doors.steer(self._agent, self.id, text, **options)
 
     async def resume(self, answers: Mapping[str, Any], **options: Unpack[AskOptions]) -> RunResult:
-        """Go on with a run that waits for answers. Needs a `ToolLoop`.
+        """Answer calls that wait, by call id, and go on with the run that they belong to. Needs a `ToolLoop`.
 
-        Raises: `ConfigError` for an agent with another loop.
+        Arguments: to an approval a bool or a `Confirmed`, to a question what `ctx.suspend` is to return, JSON data if
+        the tool may ask again. Calls that are not answered go on waiting.
+
+        Returns: the result of the new run, with `waiting` again if something waits. Works across a process restart.
+
+        Raises: as `run`; `ConfigError` for an agent with another loop, where nothing waits, and for other call ids.
+
+        Cancellation: as of `run`; calls that were answered have a result that says what became of them.
         """
-        raise self._needs_tool_loop("resume")
+        self._check_answers("resume", answers)
+        return await self._doors.resume(self._agent, self.id, answers, **options)
 
     def submit_resume(self, answers: Mapping[str, Any], **options: Unpack[AskOptions]) -> Run:
-        """As `resume`, without waiting. Needs a `ToolLoop`.
+        """As `resume`, without waiting.
 
-        Raises: `ConfigError` for an agent with another loop.
+        Raises: as `submit`; `ConfigError` for an agent with another loop.
         """
-        raise self._needs_tool_loop("submit_resume")
+        self._check_answers("submit_resume", answers)
+        return self._doors.submit_resume(self._agent, self.id, answers, **options)
 
-    async def rewrite(self, kind: str, **options: Unpack[AskOptions]) -> RunResult:
-        """Rewrite history, as in "regenerate". Needs a `ToolLoop`.
+    def _check_answers(self, door: str, answers: object) -> None:
+        if not isinstance(self._agent.loop, ToolLoop):
+            raise self._needs_tool_loop(door)
+        if not isinstance(answers, Mapping) or not answers or not all(isinstance(key, str) for key in answers):
+            raise ConfigError(f"{door} takes a mapping of call ids to answers with something in it, not {answers!r}")
 
-        Raises: `ConfigError` for an agent with another loop.
+    async def rewrite(self, kind: Literal["regenerate"], **options: Unpack[AskOptions]) -> RunResult:
+        """Drop what was said behind the last ask and answer it anew. Needs a `ToolLoop`.
+
+        Arguments: `kind` is "regenerate".
+
+        Returns: the result of the new run.
+
+        Raises: as `run`; `ConfigError` for another kind, for an agent with another loop, and where there is no ask.
+
+        Cancellation: as of `run`; the history is as it was, or without the old answer.
         """
-        raise self._needs_tool_loop("rewrite")
+        if not isinstance(self._agent.loop, ToolLoop):
+            raise self._needs_tool_loop("rewrite")
+        if kind != "regenerate":
+            raise ConfigError(f'rewrite can only "regenerate", not {kind!r}')
+        return await self._doors.rewrite(self._agent, self.id, kind, **options)
 
     def _needs_tool_loop(self, door: str) -> ConfigError:
         loop = type(self._agent.loop).__name__

@@ -57,6 +57,8 @@ class Run:
     waits_for: list[Wait] = attrs.Factory(list)
     # How many waits for this run have lent it their slots (R4).
     lenders: int = 0
+    # Invariant: texts handed to this run that it has not taken, as the runs that they become if it never does (T7).
+    steers: deque[Run] = attrs.Factory(deque)
     # What a subscriber that comes late gets first, and nobody else (H11).
     snapshots: Callable[[], list[Event]] | None = None
     _abort: Abort | None = None

@@ -272,11 +272,12 @@ class Panel:
         question: Question,
         inner: Callable[[Any], Awaitable[T]],
         patched: Callable[[Any, Any], Any] | None = None,
+        memoised: bool = False,
     ) -> T:
         """Run `inner(question)` inside every hook of a nest row, the first registered outermost.
 
         Arguments: `patched(question, patch)` applies what a hook gave to `call_next`, raising `ValueError` if it is
-        not acceptable.
+        not acceptable; `memoised` makes a hook's further `call_next()` without a patch give what the last one gave.
 
         Raises: what `inner` raised and the hooks let through, as the same object (H4a); `GoliathExtensionError` for
         what a hook raised or answered by itself.
@@ -285,7 +286,7 @@ class Panel:
         if not hooks:
             return await inner(question)
         await trio.lowlevel.checkpoint_if_cancelled()
-        return await self._layer(HOOKS[row], hooks, 0, question, inner, patched)
+        return await self._layer(HOOKS[row], hooks, 0, question, inner, patched, memoised)
 
     async def _layer(
         self,
@@ -295,6 +296,7 @@ class Panel:
         question: Any,
         inner: Callable[[Any], Awaitable[T]],
         patched: Callable[[Any, Any], Any] | None,
+        memoised: bool,
     ) -> T:
         if depth == len(hooks):
             return await inner(question)
@@ -308,13 +310,16 @@ class Panel:
             if over:  # it would act behind the back of a run that has gone on, or is over
                 raise RuntimeError(f"call_next of {row.name} is good only while its hook runs")
             following = question
+            if patch is None and memoised and result is not _NOTHING:
+                await trio.lowlevel.checkpoint()
+                return result
             if patch is not None:
                 if patched is None:
                     raise TypeError(f"call_next of {row.name} takes no argument")
                 following = patched(question, patch)
             called, result = True, _NOTHING
             try:
-                result = await self._layer(row, hooks, depth + 1, following, inner, patched)
+                result = await self._layer(row, hooks, depth + 1, following, inner, patched, memoised)
             except Exception as error:
                 passed.append(error)
                 raise
@@ -348,7 +353,7 @@ class Panel:
         if result is not _NOTHING:
             return result
         if not called:
-            return await self._layer(row, hooks, depth + 1, question, inner, patched)
+            return await self._layer(row, hooks, depth + 1, question, inner, patched, memoised)
         if passed:
             raise passed[-1]
         problem = TypeError(f"it cut {row.name} short and returned nothing in its place")

@@ -292,6 +292,8 @@ class AfterPlan(Question):
     tools: tuple[ToolDescriptor, ...]
     steps: tuple[Step, ...]
     attempt: int
+    # True for an assembled message of the native tool loop: another plan must be one, too.
+    _native: bool = attrs.field(default=False, alias="native", repr=False)
 
 
 @attrs.frozen(eq=False)

@@ -28,7 +28,7 @@ from .events import Budget, HookDecision
 from .hooks import AfterResponse, AroundModel, BeforeRequest, ModelPatch
 from .values import Message
 
-__all__ = ["Reply", "Route", "Wanted", "ask_model"]
+__all__ = ["Reply", "Route", "Wanted", "ask_model", "say"]
 
 RETRY_AFTER_AT_MOST = 60.0  # T11: a longer pause is not waited for, the attempt counts as failed for good
 BACKOFF_FIRST, BACKOFF_AT_MOST = 0.5, 8.0  # seconds; "full jitter": uniform between 0 and first * 2 ** retries
@@ -360,6 +360,33 @@ class _Asking:
             message = heard.response(heard).message
             await panel.observe("after_response", AfterResponse(self.wanted.role, message, None, heard.usage))
         return verdict
+
+
+async def say(work: Work, screen: Screen, text: str) -> str | StreamVerdict:
+    """Send a text that no model made through `transform_stream`, as if one had streamed it.
+
+    Returns: what came out, or what a transform said through its control (told, text that is out not yet retracted).
+
+    Raises: `GoliathExtensionError`; what an event callback raised.
+
+    Cancellation: honoured; what was shown stays shown.
+    """
+    scope, verdicts = trio.CancelScope(), list[StreamVerdict]()
+    generation = Generation(work, screen, True, 0, scope, verdicts)
+    shown = ""
+    with scope:
+        shown = (await generation.replay(ModelResponse(Message("assistant", text)))).message.text
+    if not verdicts:
+        return shown
+    verdict = verdicts[0]
+    work.journal.emit(
+        HookDecision,
+        extension=verdict.extension,
+        phase="transform_stream",
+        decision=verdict.kind,
+        reason=verdict.reason or verdict.text or None,
+    )
+    return verdict
 
 
 def _check_patch(patch: object) -> None:

@@ -13,17 +13,20 @@ import attrs
 import trio
 
 from ._agent import Agent, check_facts
+from ._entrance import before_run
 from ._journal import RunJournal
 from ._kept import keep_writes
 from ._mailbox import Run
-from ._panel import Panel, RunStopped, combine
+from ._panel import Panel, RunStopped
 from ._schema import OutputSchema
 from ._threads import ConversationThreads
+from ._toolloop import ToolLoop
+from ._waiting import waiting_ask
 from ._work import Ending, Health, Work
 from .abc import Model, Store
 from .errors import ConfigError
 from .events import Escalate, RunStarted
-from .hooks import BeforeRun, Respond, Stop
+from .hooks import Respond
 from .values import Responded, RunResult, Stopped
 
 __all__ = ["CallbackContext", "Finished", "RunOptions", "execute_run", "make_work"]
@@ -39,6 +42,10 @@ class RunOptions:
     confirm_timeout: float | None = None
     output: OutputSchema | None = None
     finish_timeout: float | None = None
+    # Of a run that takes up waiting calls: what they are answered, by call id.
+    answers: Mapping[str, Any] | None = None
+    # Of a run that rewrites history first: how.
+    rewrite: Literal["regenerate"] | None = None
 
 
 @attrs.frozen
@@ -124,23 +131,37 @@ def _save_deadline(finish_timeout: float | None) -> float:
 
 
 async def _drive(agent: Agent[Any], work: Work) -> Finished:
-    journal = work.journal
     responded: tuple[Respond, Responded] | None = None
     try:
         await _configure(agent, work)
-        verdict, who = await _before_run(work)
+        known = work.entry == "resume" or work.rewrite is not None
+        if known:  # what it is about stands in the record
+            await _load(work)
+            work.ask = await _ask_of(agent, work)
+        work.ask, verdict, who = await before_run(work, work.ask, work.entry)
         if isinstance(verdict, Respond):
             responded = verdict, Responded(who, "before_run", verdict.reason, verdict.outcome)
-        if getattr(agent.loop, "recalls", True):
-            journal.enter("recall")
-            with journal.origin("memory"):
-                work.record = await work.store.load(work.key)
-        ending = await agent.loop.drive(work, responded)  # type: ignore[union-attr]  # Agent refuses a ToolLoop
+        if not known and getattr(agent.loop, "recalls", True):
+            await _load(work)
+        ending = await agent.loop.drive(work, responded)
     except RunStopped as stop:
         # C11: an empty text says why.
         reason = None if stop.text.strip() else stop.stopped.reason
         return Finished("stopped", Ending(stop.text, reason=reason), stop.stopped)
     return Finished("completed", ending)
+
+
+async def _ask_of(agent: Agent[Any], work: Work) -> str:
+    """Return the ask that an episode goes on with, as the record has it."""
+    if work.rewrite is not None and isinstance(agent.loop, ToolLoop):
+        return await agent.loop.last_ask(work)
+    return waiting_ask(work.record.private) or work.ask
+
+
+async def _load(work: Work) -> None:
+    work.journal.enter("recall")
+    with work.journal.origin("memory"):
+        work.record = await work.store.load(work.key)
 
 
 async def _configure(agent: Agent[Any], work: Work) -> None:
@@ -186,28 +207,6 @@ def takes_argument(function: Callable[..., Any]) -> bool:
     return any(parameter.kind in positional for parameter in parameters)
 
 
-async def _before_run(work: Work) -> tuple[Any, str]:
-    """Ask `before_run`, apply its patches, and return the verdict with who gave it."""
-    if not work.panel.hears("before_run"):
-        return None, ""
-    question = BeforeRun(work.ask, work.instructions, work.facts, "run", frozenset(work.tools))
-    decision = await work.panel.decide("before_run", question)
-    merged: BeforeRun = decision.question
-    work.ask, work.instructions, work.facts = merged.ask, merged.instructions, merged._facts
-    if decision.patches:
-        patch = combine(decision.patches)
-        if patch.model is not None:
-            work.model, work.settings, work.provider_options = patch.model, {}, {}
-        work.settings = {**work.settings, **(patch.settings or {})}
-        work.provider_options = {**work.provider_options, **(patch.provider_options or {})}
-        work.messages = (*work.messages, *(patch.messages or ()))
-        if patch.tools is not None:
-            work.tools = {name: tool for name, tool in work.tools.items() if name in set(patch.tools)}
-    if isinstance(decision.verdict, Stop):
-        raise work.panel.stop("before_run", decision)
-    return decision.verdict, decision.extension
-
-
 def make_work(
     agent: Agent[Any],
     run: Run,
@@ -244,4 +243,8 @@ def make_work(
         fallback=agent.fallback,
         output=agent.schema if options.output is None else options.output,
         finish_timeout=options.finish_timeout,
+        entry="run" if options.answers is None else "resume",
+        answers=options.answers or {},
+        rewrite=options.rewrite,
+        steers=run.steers,
     )

@@ -15,6 +15,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Literal, final
 
+import attrs
 import trio
 from trio_util import AsyncBool
 
@@ -40,6 +41,7 @@ from .values import DrainReport, Memory, Outcome, Page, RunResult, RuntimeStatis
 __all__ = ["Runtime"]
 
 ABORT_BATCH = 250  # of a mass abort: bounds how long the loop stands still (measured: 0.33 s without for 10,000)
+RESUMED = "(resume)"  # the ask of an episode that takes up waiting calls, as observers see it
 SHUTDOWN_GRACE = 10.0  # R11: seconds for an unbounded observer at a shutdown without a drain
 
 
@@ -137,6 +139,9 @@ class Runtime:
             when_busy,
             waits=True,
         )
+        return await self._own(run)
+
+    async def _own(self, run: Run) -> RunResult:
         asker = waiter()
         if asker is None:
             return await run.own()
@@ -548,6 +553,12 @@ class Runtime:
 
     def _over(self, actor: Actor, envelope: Run | Job) -> None:
         """The head is over: the next envelope has its turn, or the conversation is idle."""
+        for run in actor.follow():
+            self._accepted += 1
+            self._enter()
+            run.journal.queue()
+            if self._state == "closed":
+                run.request_abort("shutdown", "the runtime was closed")
         more = actor.advance()
         self._turns.over(actor, envelope)
         if more:
@@ -601,6 +612,101 @@ class Runtime:
             if wait.lent:
                 wait.lent = False
                 self._turns.unlend(wait.target)
+
+    # --- handing a text to the running run (T7) ----------------------------------------------------------------------
+
+    def steer(
+        self,
+        agent: Any,
+        conversation_id: str | None,
+        text: str,
+        *,
+        context: Any = None,
+        timeout: float | None = None,
+        confirm: Callable[..., Any] | None = None,
+        confirm_timeout: float | None = None,
+        output: Any = None,
+        on_event: Callable[[Any], object] | None = None,
+        when_busy: Literal["queue", "refuse", "replace"] = "queue",
+    ) -> Run:
+        """Hand a text to the running run, or accept it as a new one. Never blocks."""
+        options = self._options(confirm, confirm_timeout, output)
+        entry = self._entry(agent)
+        actor = entry.actors.get(conversation_id)
+        head = None if actor is None else actor.current
+        takes = isinstance(head, Run) and head.state == "running" and not head.journal.answered
+        if actor is None or not isinstance(head, Run) or not takes or head.abort_state is not None:
+            return self._accept(
+                text, conversation_id, agent, context, timeout, options, on_event, when_busy, waits=False
+            )
+        check_ask(text, options, on_event, when_busy)
+        check_seconds("timeout", timeout, zero=True)
+        if self._state != "open":
+            self._refuse_late(waits=False)
+        if actor.waiting >= self._mailbox_capacity:
+            raise MailboxFull("conversation", actor.waiting, self._mailbox_capacity)
+        deadline = math.inf if timeout is None else trio.current_time() + timeout
+        own = head.context if context is None else context
+        run = self._make_run(entry, conversation_id, text, own, deadline, options, on_event)
+        run.conversation = actor
+        head.steers.append(run)
+        return head
+
+    # --- taking up what waits (T8) ----------------------------------------------------------------------------------
+
+    def submit_resume(
+        self,
+        agent: Any,
+        conversation_id: str | None,
+        answers: Mapping[str, Any],
+        *,
+        context: Any = None,
+        timeout: float | None = None,
+        confirm: Callable[..., Any] | None = None,
+        confirm_timeout: float | None = None,
+        output: Any = None,
+        on_event: Callable[[Any], object] | None = None,
+        when_busy: Literal["queue", "refuse", "replace"] = "queue",
+        waits: bool = False,
+    ) -> Run:
+        """Accept an episode that takes up waiting calls. As `submit`."""
+        options = attrs.evolve(self._options(confirm, confirm_timeout, output), answers=dict(answers))
+        return self._accept(
+            RESUMED, conversation_id, agent, context, timeout, options, on_event, when_busy, waits=waits
+        )
+
+    async def resume(
+        self, agent: Any, conversation_id: str | None, answers: Mapping[str, Any], **options: Any
+    ) -> RunResult:
+        """As `submit_resume`, and wait. As `run`.
+
+        Cancellation: as of `run`.
+        """
+        return await self._own(self.submit_resume(agent, conversation_id, answers, waits=True, **options))
+
+    async def rewrite(
+        self,
+        agent: Any,
+        conversation_id: str | None,
+        kind: Literal["regenerate"],
+        *,
+        context: Any = None,
+        timeout: float | None = None,
+        confirm: Callable[..., Any] | None = None,
+        confirm_timeout: float | None = None,
+        output: Any = None,
+        on_event: Callable[[Any], object] | None = None,
+        when_busy: Literal["queue", "refuse", "replace"] = "queue",
+    ) -> RunResult:
+        """Rewrite a history and answer anew, in a run of its own. As `run`.
+
+        Cancellation: as of `run`.
+        """
+        given = attrs.evolve(self._options(confirm, confirm_timeout, output), rewrite=kind)
+        ask = f"({kind})"
+        return await self._own(
+            self._accept(ask, conversation_id, agent, context, timeout, given, on_event, when_busy, waits=True)
+        )
 
     # --- what conversations read and write --------------------------------------------------------------------------
 

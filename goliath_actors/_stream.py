@@ -26,16 +26,28 @@ class Screen:
 
     journal: RunJournal
     out: bool = False
+    _pieces: list[str] = attrs.Factory(list)
+
+    @property
+    def shown(self) -> str:
+        """The text that is out and neither withdrawn nor kept."""
+        return "".join(self._pieces)
 
     def show(self, text: str) -> None:
         """Emit a piece of text."""
         self.out = True
+        self._pieces.append(text)
         self.journal.delta(text)
+
+    def keep(self) -> None:
+        """What is out stays out: the reply that it belongs to has found its place."""
+        self.out = False
+        self._pieces.clear()
 
     def retract(self, text: str = "") -> None:
         """Withdraw what is out, if anything is; `text` stands in its place."""
         if self.out:
-            self.out = False
+            self.keep()
             self.journal.emit(Retraction, text=text)
 
 

@@ -30,7 +30,21 @@ from .hooks import AfterTool, AfterTools, AroundTool
 from .tools import ToolOutcome
 from .values import Step, ToolCall
 
-__all__ = ["RESULT_CHARS", "cap_result", "close", "conclude", "dispatch", "execute", "invoke", "record", "run_call"]
+__all__ = [
+    "RESULT_CHARS",
+    "UNFINISHED",
+    "UNFINISHED_WRITE",
+    "UNPROCESSED",
+    "cap_result",
+    "close",
+    "conclude",
+    "dispatch",
+    "execute",
+    "invoke",
+    "pause",
+    "record",
+    "run_call",
+]
 
 RESULT_CHARS = 600  # characters of a result in summary mode, whoever wrote it
 INVOKE_WINDOW = 4096  # tokens that bound a result where no loop says how large its window is
@@ -38,6 +52,7 @@ INVOKE_WINDOW = 4096  # tokens that bound a result where no loop says how large 
 UNFINISHED = "Execution did not complete."
 UNFINISHED_WRITE = "Execution did not complete; it may have taken effect."
 NOT_STARTED = "Not started: the run ended first."
+WAITS = "Waiting for an answer."
 UNPROCESSED = "Executed; its output was not processed."
 UNFORMATTED = "Completed. The output could not be put into words."
 
@@ -96,7 +111,15 @@ def close(work: Work, call: Call) -> None:
         status=step.status,
         result=step.result or "",
         ms=call.ms,
+        error=call.reported,
     )
+
+
+def pause(work: Work, call: Call) -> None:
+    """Say that a recorded call is over as far as this run goes: its tool waits for an answer (T8)."""
+    _update(work, call, status="unknown", result=WAITS)
+    call.result = WAITS
+    close(work, call)
 
 
 # --- execution ------------------------------------------------------------------------------------------------------
@@ -217,6 +240,7 @@ async def conclude(work: Work, call: Call, prior: Sequence[Step] | None = None) 
         status=outcome.status,
         result=call.result,
         ms=call.ms,
+        error=call.reported,
     )
 
 

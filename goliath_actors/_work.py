@@ -6,14 +6,16 @@ Floor 2, on top. `execute_run` makes a `Work`; a loop drives it to an `Ending`.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import attrs
 import trio
 
 from ._journal import RunJournal
+from ._mailbox import Run
 from ._panel import Panel
 from ._schema import OutputSchema
 from ._threads import ConversationThreads
@@ -62,6 +64,13 @@ class Work:
     provider_options: Mapping[str, Any] = attrs.field(factory=dict)
     messages: tuple[Message, ...] = ()
     finish_timeout: float | None = None
+    entry: Literal["run", "resume", "steer"] = "run"
+    # Of an episode that resumes: what waiting calls are answered, by call id.
+    answers: Mapping[str, Any] = attrs.field(factory=dict)
+    # What is done to the history before the first step; the ask is then the last one, which is stored already.
+    rewrite: Literal["regenerate"] | None = None
+    # Runs that become texts of this one, if it takes them (native tool loop): the first one first.
+    steers: deque[Run] = attrs.Factory(deque)
     record: Record = attrs.Factory(Record)
     # Set once what the run did is in the record, or an extension did not want it there: nothing is kept twice.
     kept: bool = False

@@ -154,7 +154,8 @@ class ToolStarted(Event):
 
 @attrs.frozen
 class ToolFinished(Event):
-    """The attempt is over. `ms` is execution alone; `status` as in `Step`."""
+    """The attempt is over. `ms` is execution alone; `status` as in `Step`. `error` says what went wrong where `result`,
+    which the model is told, does not."""
 
     kind: ClassVar[str] = "tool-finished"
     call_id: str
@@ -163,6 +164,7 @@ class ToolFinished(Event):
     status: str
     result: str
     ms: float = 0.0
+    error: str | None = None
 
 
 @attrs.frozen

@@ -436,6 +436,8 @@ def _check_plan(question: AfterPlan, answer: Plan) -> Plan:
     names = {tool.name for tool in question.tools}
     _need("plan", answer, str, "brief", "text")
     _need("plan", answer, (str, type(None)), "tool", "why")
+    if question._native:
+        return _check_native_plan(question, answer, names)
     if answer.kind == "tool" and answer.tool not in names:
         known = ", ".join(sorted(names)) or "none"
         raise ValueError(f"the plan names {answer.tool!r}, which is not available (available: {known})")
@@ -444,6 +446,32 @@ def _check_plan(question: AfterPlan, answer: Plan) -> Plan:
     for call in answer.calls:
         if call.name not in names:
             raise ValueError(f"the plan calls {call.name!r}, which is not available")
+    return answer
+
+
+def _check_native_plan(question: AfterPlan, answer: Plan, names: set[str]) -> Plan:
+    if answer.kind not in ("tools", "answer"):
+        raise ValueError(f"a plan of the native tool loop is 'tools' or 'answer', not {answer.kind!r}")
+    if answer.kind == "tools" and not answer.calls:
+        raise ValueError("a plan of kind 'tools' needs calls")
+    if answer.kind == "answer" and (answer.calls or not answer.text.strip()):
+        raise ValueError("a plan of kind 'answer' needs a text and no calls")
+    # What the model made up is the model's to be told; a hook may not make up more.
+    known = names | {call.name for call in question.plan.calls}
+    for call in answer.calls:
+        if call.name not in known:
+            raise ValueError(f"the plan calls {call.name!r}, which is not available")
+    return answer
+
+
+def _check_append(question: BeforeAppend, answer: Message) -> Message:
+    old = question.message
+    if (answer.role, answer.tool_call_id) != (old.role, old.tool_call_id):
+        raise ValueError("the role and the call id of a message must stay as they are")
+    if answer.tool_calls != old.tool_calls:
+        raise ValueError("the calls of a message must stay as they are; change them in after_plan")
+    if not answer.text.strip() and old.text.strip():
+        raise ValueError("the text is blank")
     return answer
 
 
@@ -533,7 +561,7 @@ _ROWS = (
     Row("after_answer", "a non-blank final answer", AfterAnswer, (str, Stop), _CHAIN, _BOTH, "skip", "text",
         ends=(Stop,), check=_or(_text, Stop), words="text · Stop"),
     Row("before_append", "a message is about to be stored", BeforeAppend, (Message,), _CHAIN, _TOOLLOOP, None,
-        "message"),
+        "message", check=_check_append),
     Row("before_compact", "a range was chosen", BeforeCompact, (Decline, str), _FIRST, _TOOLLOOP, "skip",
         check=_or(_text, Decline), words="Decline · summary text"),
     Row("before_remember", "candidate memory", BeforeRemember, (Memory, Skip), _CHAIN, _CONDUCTOR, "skip", "memory",

@@ -296,8 +296,7 @@ def hooks_page() -> str:
         "[the guide](../guides/hooks.md).",
         "\n".join(table),
         "`lenient` says what becomes of a failing hook of an extension with `lenient = True`: it is skipped, the call "
-        "is denied, or there is no leniency. Rows of which only `ToolLoop` stands in the last column are typed, and "
-        "asked by no loop of this version.",
+        "is denied, or there is no leniency.",
         "## Rows",
     ]
     questions: set[str] = set()

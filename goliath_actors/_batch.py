@@ -1,0 +1,361 @@
+"""The tool calls of one message: read, gated, confirmed, executed side by side, and put into words in call order.
+
+Floor 3½. Every stage passes all calls before the next begins: no tool starts while a gate may still refuse its sibling
+(T1). What a model wrote wrongly is a result like any other (T4).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import attrs
+import trio
+
+from ._call import Call, confirm, decline, gate, needs_confirmation
+from ._composition import NOT_EXECUTED, tool_name
+from ._frozen import FrozenDict, freeze, thaw
+from ._judge import unmet
+from ._provider import describe
+from ._tools import UNFINISHED, UNFINISHED_WRITE, UNPROCESSED, close, conclude, execute, pause, record
+from ._waiting import WaitingCall
+from ._work import Work
+from .errors import ConfigError, ToolFailure, ToolInputError
+from .events import Confirm
+from .tools import CheckedInput, Confirmed, Tool, ToolOutcome
+from .values import Message, ToolCall
+
+__all__ = ["CUT_OFF", "Round"]
+
+CUT_OFF = (
+    "Not executed: the message was cut off because it was too long, so its arguments may be incomplete. Call again."
+)
+
+
+@attrs.define(eq=False)
+class Round:
+    """The calls of one assistant message, in call order."""
+
+    work: Work
+    made: tuple[ToolCall, ...]
+    calls: list[Call]
+    # The call whose text is being made: a hook that was cut in the middle of it is not asked again.
+    concluding: Call | None = None
+
+    @classmethod
+    def of(cls, work: Work, made: Sequence[ToolCall], offered: Mapping[str, Tool], refusal: str | None = None) -> Round:
+        """Read the arguments of every call.
+
+        Arguments: `offered`, the tools that the model was told about; `refusal`, why none of the calls may run.
+        """
+        calls = [_read(work, call, offered, refusal) for call in made]
+        # What could be read of the arguments is kept beside their text.
+        known = tuple(
+            attrs.evolve(one, input=None if call.checked is _UNREAD else call.input)
+            for one, call in zip(made, calls, strict=True)
+        )
+        return cls(work, known, calls)
+
+    @property
+    def executed(self) -> tuple[ToolCall, ...]:
+        """The calls with the inputs that were really used."""
+        return tuple(
+            made if made.input is None else attrs.evolve(made, input=call.input)
+            for made, call in zip(self.made, self.calls, strict=True)
+        )
+
+    # --- stages -----------------------------------------------------------------------------------------------------
+
+    async def run(self, parallel: int) -> None:
+        """Take every call to its end, at most `parallel` of them executing at a time.
+
+        Raises: `RunStopped`; what hooks, `confirm` and event callbacks raised: of several, the first in call order,
+        the others noted on it and as diagnostics (R10). What tools raised are results.
+
+        Cancellation: running tools unwind; `salvage` makes the best of what is known.
+        """
+        await self._gates()
+        await self._confirmations()
+        await self.go(parallel)
+
+    async def go(self, parallel: int) -> None:
+        """Execute the calls that are live, and conclude all that do not wait. As `run`, behind the gates."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        # Before anything starts: behind it, an abort would leave a tool that never started without a record.
+        for call in self.calls:
+            if call.waiting is None:
+                record(self.work, call)
+        for together in _waves([call for call in self.calls if call.live]):
+            await self._execute(together, parallel)
+        for call in self.calls:
+            if call.waiting is None:
+                self.concluding = call
+                await conclude(self.work, call)
+        self.concluding = None
+
+    async def _gates(self) -> None:
+        for call in self.calls:
+            if not call.live:
+                continue
+            await gate(self.work, call)
+            if call.invalid is not None:
+                text, call.invalid = call.invalid, None
+                _fail(call, ToolInputError(call.tool.name, (text,)))
+            elif call.whole_batch:
+                self._deny_siblings(call)
+                return
+
+    def _deny_siblings(self, denied: Call) -> None:
+        assert denied.outcome is not None
+        who = denied.outcome.extension
+        for call in self.calls:
+            if call.live:
+                call.skip("batch", f"Not done: {who} denied a call of the same message, and with it all others.", who)
+
+    async def _confirmations(self) -> None:
+        for call in self.calls:
+            if not (call.live and needs_confirmation(call)):
+                continue
+            suspended = await confirm(self.work, call)
+            if suspended is not None:
+                call.waiting = WaitingCall(call.call_id, call.tool.name, call.input, "approval", suspended.payload)
+
+    async def _execute(self, together: Sequence[Call], parallel: int) -> None:
+        errors: dict[int, Exception] = {}
+        queue = deque(enumerate(together))
+
+        async def work() -> None:
+            while queue and not errors:
+                place, call = queue.popleft()
+                try:
+                    # S08: an abort is noticed before every start, not only by tools that wait.
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                    await self._one(call)
+                except Exception as error:  # noqa: BLE001  # it must not cancel the siblings; raised below
+                    errors[place] = error
+
+        if len(together) == 1 or parallel == 1:
+            await work()
+        else:
+            async with trio.open_nursery() as nursery:
+                for _ in range(min(parallel, len(together))):
+                    nursery.start_soon(work)
+        if errors:
+            self._raise_first(together, errors)
+
+    async def _one(self, call: Call) -> None:
+        """Execute one call, up to where its tool suspends: then it waits, and unwinds like one that is cancelled."""
+        with trio.CancelScope() as scope:
+            call.suspend = _suspending(call, scope)
+            await execute(self.work, call)
+        if scope.cancelled_caught:
+            pause(self.work, call)
+        else:
+            call.waiting = None
+
+    def _raise_first(self, together: Sequence[Call], errors: Mapping[int, Exception]) -> NoReturn:
+        first, *others = [errors[place] for place in sorted(errors)]
+        for place in sorted(errors)[1:]:
+            self.work.journal.note(together[place].tool.name, "around_tool", errors[place])
+        for other in others:
+            first.add_note(f"another call of the same message failed, too: {describe(other)}")
+        raise first
+
+    @property
+    def waiting(self) -> list[WaitingCall]:
+        """The calls that wait, in call order."""
+        return [call.waiting for call in self.calls if call.waiting is not None]
+
+    @classmethod
+    def resumed(cls, work: Work, waiting: Sequence[WaitingCall], answers: Mapping[str, Any]) -> Round:
+        """Take up calls that waited, with their answers: their gates are behind them (T8).
+
+        Raises: `ConfigError` for an answer to an approval that is none.
+        """
+        made = [ToolCall(one.call_id, one.tool, input=one.input) for one in waiting]
+        return cls(work, tuple(made), [_resumed(work, one, answers[one.call_id]) for one in waiting])
+
+    # --- results ----------------------------------------------------------------------------------------------------
+
+    def message(self, made: ToolCall, call: Call) -> Message:
+        """Return the result of one call as a message."""
+        return Message("tool", call.result, tool_call_id=made.id, name=made.name)
+
+    def private(self, call: Call) -> dict[str, Any]:
+        """Return what only the server may read about a result: how the call ended, what was mended in its arguments,
+        and the input that was really used where a hook or the tool itself replaced it."""
+        recorded = None if call.index is None else self.work.journal.steps[call.index].status
+        facts: dict[str, Any] = {"status": recorded or "failed"}
+        if call.repairs:
+            facts["repairs"] = list(call.repairs)
+        if call.input != call.written:
+            facts["input"] = thaw(call.input)
+        return facts
+
+    async def salvage(self, ask: bool) -> None:
+        """In a clean-up, under a shield: say of every recorded call that it is over, with the best text there is (T3).
+
+        Arguments: `ask`, whether `after_tool` may be asked about calls that had finished. Where it may not, and
+        somebody would have been asked, their output is left out rather than told without them.
+
+        Never raises an `Exception`.
+        """
+        for call in self.calls:
+            if call.index is None:
+                if call.outcome is None:
+                    call.result = NOT_EXECUTED
+            elif call.waiting is not None:
+                call.result = UNFINISHED_WRITE if call.tool.writes else UNFINISHED
+                close(self.work, call)
+            elif not call.told:
+                await self._salvage(call, ask)
+                close(self.work, call)
+
+    async def _salvage(self, call: Call, ask: bool) -> None:
+        journal = self.work.journal
+        may = ask or not self.work.panel.hears("after_tool")
+        if call.outcome is not None and call is not self.concluding and may:
+            try:
+                await conclude(self.work, call)
+                return
+            except Exception as error:  # noqa: BLE001  # what is passing must not be replaced
+                journal.note(call.tool.name, "after_tool", error)
+        if call.index is not None and not call.started and call.outcome is None:
+            call.result = NOT_EXECUTED
+            return
+        step = journal.steps[call.index or 0]
+        call.result = UNPROCESSED if step.status == "executed" else step.result or ""
+
+
+_UNREAD = CheckedInput(FrozenDict(), {})  # of a call whose arguments could not be read, or were not
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def _read(work: Work, made: ToolCall, offered: Mapping[str, Tool], refusal: str | None) -> Call:
+    """Make of what a model wrote a call that can go through the gate, or one that says what is wrong with it."""
+    tool = offered.get(made.name)
+    if tool is None:
+        call = _call(work, made, _no_tool(made.name), _UNREAD)
+        names = ", ".join(offered) or "none"
+        call.skip_reason = None
+        _fail(call, ToolInputError(made.name, (f"there is no tool of this name; the tools are: {names}",)))
+        call.result = f"There is no tool named {tool_name(made.name)!r}. The tools are: {names}."
+        return call
+    confirms = tool.writes or bool(tool.confirm)
+    problem: ToolInputError | None = None
+    checked = _UNREAD
+    try:
+        if refusal is None:
+            checked = tool.read(made.arguments, confirms=confirms)
+    except ToolInputError as error:
+        problem = error
+    call = _call(work, made, tool, checked)
+    if refusal is not None:
+        call.outcome = ToolOutcome("failed", error=ToolInputError(tool.name, (refusal,)))
+        call.result = refusal
+    elif problem is not None:
+        _fail(call, problem)
+    elif needs := unmet(tool, work.journal.steps):
+        call.skip("missing", f"Not done: {tool.name} needs a result of {', '.join(needs)} first.")
+    return call
+
+
+def _call(work: Work, made: ToolCall, tool: Tool, checked: CheckedInput) -> Call:
+    call = Call(made.id, tool, "", checked)
+    call.explain = _explaining(work, call)
+    call.repairs, call.written = checked.repairs, checked.data
+    return call
+
+
+def _fail(call: Call, error: ToolInputError) -> None:
+    call.outcome = ToolOutcome("failed", error=error)
+    call.result = f"Not executed: {error}"
+
+
+def _no_tool(name: str) -> Tool:
+    """Return what stands for a tool that does not exist, in the step log and for hooks."""
+    return Tool(name=tool_name(name), description="Not a tool of this agent.", execute=_never)
+
+
+def _never(input: object) -> NoReturn:
+    raise AssertionError("unreachable: a call of an unknown tool has an outcome from the start")
+
+
+def _suspending(call: Call, scope: trio.CancelScope) -> Callable[[Any], Awaitable[Any]]:
+    """Return what `ctx.suspend` does: give the answers that there are, in order, then wait for another one.
+
+    Cancelling the call's own scope is how it does not return to the tool.
+    """
+    left = deque(call.answers)
+
+    async def suspend(payload: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        if left:
+            return left.popleft()
+        call.waiting = WaitingCall(call.call_id, call.tool.name, call.input, "question", payload, call.answers)
+        scope.cancel()
+        await trio.sleep_forever()
+
+    return suspend
+
+
+def _resumed(work: Work, one: WaitingCall, answer: Any) -> Call:
+    tool = work.tools.get(one.tool)
+    if tool is None:
+        call = _call(work, ToolCall(one.call_id, one.tool), _no_tool(one.tool), _UNREAD)
+        _fail(call, ToolInputError(one.tool, ("there is no tool of this name any more",)))
+        return call
+    checked, problem = CheckedInput(freeze(one.input), {}), ""
+    try:
+        checked = tool.check(thaw(one.input))
+        if checked.data != one.input:  # invariant 10: what was approved is what is executed
+            problem = "they would not be what was approved any more"
+    except ToolInputError as error:
+        problem = "; ".join(error.problems)
+    call = _call(work, ToolCall(one.call_id, one.tool), tool, checked)
+    call.passed, call.answers = True, one.answers
+    if problem:
+        _fail(call, ToolInputError(tool.name, (problem,)))
+    elif one.kind == "question":
+        call.answers = (*one.answers, answer)
+    else:
+        _approve(work, call, answer)
+    return call
+
+
+def _approve(work: Work, call: Call, answer: Any) -> None:
+    reason = ""
+    if isinstance(answer, Confirmed):
+        answer, reason = answer.approved, answer.reason
+    if not isinstance(answer, bool):
+        raise ConfigError(f"the answer to an approval must be a bool or a Confirmed, not {answer!r}")
+    work.journal.emit(Confirm, tool=call.tool.name, approved=answer, reason=reason or None)
+    if not answer:
+        decline(call, reason)
+
+
+def _explaining(work: Work, call: Call) -> Callable[[Exception], str]:
+    """T5: the model is told a tool's own words, and of anything else only that it happened, under an id."""
+
+    def explain(error: Exception) -> str:
+        if isinstance(error, ToolFailure):
+            return error.text if error.text.strip() else f"{call.tool.name} failed and did not say why."
+        call.reported = describe(error)
+        work.journal.note(call.tool.name, "tool", error)
+        where = f"{work.journal.run_id}/{call.call_id}"
+        return f"{call.tool.name} failed with an internal error ({type(error).__name__}, error id {where})."
+
+    return explain
+
+
+def _waves(calls: Sequence[Call]) -> list[list[Call]]:
+    """Return the calls in groups that may run side by side: those marked `sequential` have one of their own."""
+    waves: list[list[Call]] = []
+    for call in calls:
+        if waves and not call.tool.sequential and not waves[-1][-1].tool.sequential:
+            waves[-1].append(call)
+        else:
+            waves.append([call])
+    return waves

@@ -1,0 +1,365 @@
+"""One run of the native tool loop: the ask, then steps of a message and its tools, until there is an answer.
+
+Floor 4, under the loop. Read top to bottom it is the life of one run; whichever way it ends, its history can be closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from ._batch import Round
+from ._entrance import before_run
+from ._mailbox import Run
+from ._panel import RunStopped, StreamVerdict
+from ._request import say
+from ._stream import Screen
+from ._thinking import Said, Thinker, Thought
+from ._transcript import Draft, Transcript
+from ._waiting import WaitingCall
+from ._work import Ending, Work
+from .errors import ConfigError
+from .events import Answer, Confirm, RunWaiting, Steered
+from .hooks import (
+    AfterAnswer,
+    AfterRewrite,
+    AfterStep,
+    AfterTools,
+    BeforeRewrite,
+    Complete,
+    Continue,
+    NextStep,
+    Respond,
+    Stop,
+)
+from .values import Message, Plan, Responded, Step
+
+__all__ = ["NativeRun"]
+
+NEW_MESSAGE = "Not done: instead of an answer there came a new message."
+NEW_MESSAGE_REASON = "a new message came instead of an answer"
+COMPLETED = "Not done: the run was completed without waiting for it."
+STEER = "steer"  # key of an entry's private data: the id of the run that the text would have become
+OUT_OF_STEPS = "I could not finish this within the steps that one run may take."
+
+
+@attrs.define(eq=False)
+class NativeRun:
+    """One run on its transcript. The limits are the loop's."""
+
+    max_parallel_tools: int
+    work: Work
+    transcript: Transcript
+    screen: Screen
+    thinker: Thinker
+    round: Round | None = None
+    # A text whose commit is under way.
+    steer: Run | None = None
+
+    async def go(self, responded: tuple[Respond, Responded] | None) -> Ending:
+        """Store the ask, or take up what waited, then take steps until there is an answer."""
+        work = self.work
+        if work.rewrite is not None:
+            await self._regenerate()
+        elif work.entry != "resume" or responded is not None:
+            for refused in await self.transcript.refuse_waiting(NEW_MESSAGE):
+                work.journal.emit(Confirm, tool=refused.tool, approved=False, reason=NEW_MESSAGE_REASON)
+        if work.entry != "resume" and work.rewrite is None:
+            await self._store(Message("user", work.ask))
+        if responded is not None:
+            return await self._said(Said(responded[0].text, responded[1], True))
+        if work.entry == "resume":
+            ending = await self._resume()
+            if ending is not None:
+                return ending
+        while True:
+            ending = await self._step()
+            if ending is not None:
+                return ending
+
+    async def _store(self, message: Message, private: dict[str, Any] | None = None) -> Message:
+        draft = await self.transcript.asked(Draft(message, private or {}))
+        await self.transcript.append([draft])
+        return draft.message
+
+    # --- one step ---------------------------------------------------------------------------------------------------
+
+    async def _step(self) -> Ending | None:
+        """Take one step; the ending if it was the last."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while (steer := self._next_steer()) is not None:
+            said = await self._take_steer(steer)
+            if said is not None:
+                return await self._said(said)
+        thought = await self.thinker.think()
+        if isinstance(thought, Said):
+            return await self._said(thought)
+        if thought.plan.kind == "tools":
+            return await self._tool_step(thought)
+        draft = await self.transcript.asked(Draft(Message("assistant", thought.plan.text), thought.private))
+        text = draft.message.text
+        self._correct(text)
+        way = await self._way(attrs.evolve(thought.plan, text=text), True)
+        goes_on = isinstance(way, NextStep | Continue) or (self._next_steer() is not None and way is None)
+        if goes_on and not self.thinker.last:
+            await self.transcript.append([draft])
+            self.screen.keep()
+            await self._follow(way)
+            return None
+        return await self._finish(text, draft, output=thought.output)
+
+    async def _regenerate(self) -> None:
+        """Drop what was said behind the last ask, after `before_rewrite`; then tell `after_rewrite`."""
+        work, transcript = self.work, self.transcript
+        ask = transcript.last_ask
+        assert ask is not None  # `last_ask` has looked
+        changes = {"truncate_after": ask.id, "removed": [entry.id for entry in transcript.behind(ask)]}
+        metadata: dict[str, Any] = {}
+        private: dict[str, Any] = {}
+        if work.panel.hears("before_rewrite"):
+            decision = await work.panel.decide("before_rewrite", BeforeRewrite("regenerate", changes))
+            for patch in decision.patches:
+                metadata |= patch.metadata or {}
+                private |= patch.private or {}
+        await transcript.regenerate(ask, metadata, private)
+        if work.panel.hears("after_rewrite"):
+            await work.panel.observe("after_rewrite", AfterRewrite("regenerate", changes))
+
+    # --- texts that are handed in (T7) ------------------------------------------------------------------------------
+
+    def _next_steer(self) -> Run | None:
+        """Return the oldest text that is to be taken; one that was aborted keeps its place and becomes its own run."""
+        return next((run for run in self.work.steers if run.abort_state is None), None)
+
+    async def _take_steer(self, steer: Run) -> Said | None:
+        """Make a text a user's message of this run.
+
+        Returns: an answer in the model's place, if an extension gave one.
+
+        Cancellation: honoured; the text is in the history, or it is still to be taken.
+        """
+        work = self.work
+        stopped: RunStopped | None = None
+        text, verdict, who = steer.ask, None, ""
+        try:
+            text, verdict, who = await before_run(work, steer.ask, "steer")
+        except RunStopped as stop:
+            stopped = stop
+        if stopped is not None:
+            work.steers.remove(steer)  # an extension ended the run because of it, which is its answer
+            raise stopped
+        draft = await self.transcript.asked(Draft(Message("user", text), {STEER: steer.id}))
+        self.steer = steer
+        await self.transcript.append([draft])
+        self.steer = None
+        work.steers.remove(steer)
+        work.journal.emit(Steered, text=steer.ask)
+        if verdict is None:
+            return None
+        return Said(verdict.text, Responded(who, "before_run", verdict.reason, verdict.outcome), True)
+
+    async def _tool_step(self, thought: Thought) -> Ending | None:
+        """Store the message, run its calls, store their results in call order (T2)."""
+        work, plan = self.work, thought.plan
+        work.journal.enter("step")
+        tools = Round.of(work, plan.calls, thought.offered, thought.refusal)
+        message = Message("assistant", plan.text, tools.made)
+        message = await self._store(message, thought.private)
+        self._correct(message.text)
+        self.screen.keep()
+        self.round = tools
+        await tools.run(self.max_parallel_tools)
+        return await self._settle(tools, attrs.evolve(plan, text=message.text, calls=tools.made))
+
+    async def _resume(self) -> Ending | None:
+        """Take up the calls that waited and are answered now; the others go on waiting (T8)."""
+        work, transcript = self.work, self.transcript
+        waiting, answers = transcript.waiting, work.answers
+        with work.journal.origin("config"):
+            if not waiting:
+                raise ConfigError("nothing waits for an answer in this conversation")
+            unknown = sorted(set(answers) - {call.call_id for call in waiting})
+            if unknown or not answers:
+                known = ", ".join(repr(call.call_id) for call in waiting)
+                raise ConfigError(f"answers are by call id, and {unknown or 'none'} wait here; these do: {known}")
+            answered = [call for call in waiting if call.call_id in answers]
+            self.round = tools = Round.resumed(work, answered, answers)
+        transcript.waits -= set(answers)
+        await tools.go(self.max_parallel_tools)
+        text, calls, _ = transcript.round_of(answered[0].call_id)
+        return await self._settle(tools, Plan("tools", calls=calls, text=text))
+
+    async def _settle(self, tools: Round, plan: Plan) -> Ending | None:
+        """Store the results of a round in call order, and decide how it goes on (T6)."""
+        work, transcript = self.work, self.transcript
+        drafts = []
+        for made, call in zip(tools.made, tools.calls, strict=True):
+            if call.waiting is None:
+                drafts.append(await transcript.asked(Draft(tools.message(made, call), tools.private(call))))
+                call.result = drafts[-1].message.text
+        if drafts:
+            await transcript.append(drafts)
+        waiting = tools.waiting
+        waits = bool(waiting or transcript.waits)
+        if not waits and work.panel.hears("after_tools"):
+            if work.entry == "resume":
+                _, calls, results = transcript.round_of(tools.made[0].id)
+            else:
+                calls, results = tools.executed, tuple(draft.message.text for draft in drafts)
+            await work.panel.observe("after_tools", AfterTools(calls, results))
+        way = await self._way(plan, self.thinker.last)
+        if isinstance(way, Complete):
+            if waits:
+                await transcript.wait(waiting)
+                await transcript.refuse_waiting(COMPLETED)
+            return await self._complete(plan.text)
+        if waits:
+            return await self._wait(plan.text, waiting)
+        if self.thinker.last:
+            return await self._out_of_steps(plan.text)
+        await self._follow(way)
+        return None
+
+    async def _wait(self, text: str, waiting: Sequence[WaitingCall]) -> Ending:
+        """End the episode with calls that wait; a later one takes them up."""
+        transcript, journal = self.transcript, self.work.journal
+        journal.enter("remember")
+        await transcript.wait(waiting)
+        shown = tuple(call.shown for call in transcript.waiting)
+        now = {call.call_id: call.shown for call in waiting}  # with the application's own payloads
+        shown = tuple(now.get(call.call_id, call) for call in shown)
+        journal.emit(RunWaiting, entries=shown)
+        return Ending(text, reason="waiting", waiting=shown)
+
+    async def _way(self, plan: Plan, is_final: bool) -> Any:
+        if not self.work.panel.hears("after_step"):
+            return None
+        decision = await self.work.panel.decide("after_step", AfterStep(plan, is_final))
+        way = decision.verdict
+        if isinstance(way, Continue) and not way.text.strip():
+            raise self.thinker.blame(decision.extension, "after_step", "the text of a Continue is blank")
+        return way
+
+    async def _follow(self, way: Any) -> None:
+        if isinstance(way, Continue) and self._next_steer() is None:  # T6: users outrank hooks
+            await self._store(Message("user", way.text), {"continued": True})
+
+    def _correct(self, text: str) -> None:
+        """What is out and is not what was stored is replaced before the reader's eyes (T9)."""
+        if self.screen.out and self.screen.shown != text:
+            self.screen.retract(text)
+
+    # --- endings ----------------------------------------------------------------------------------------------------
+
+    async def _said(self, said: Said) -> Ending:
+        """Answer with a text that the model did not write: like any other, but for the streaming of what is out."""
+        by = said.by
+        text = said.text
+        if said.transform:
+            shown = await say(self.work, self.screen, text)
+            if isinstance(shown, StreamVerdict):
+                if shown.kind == "retry":
+                    problem = "a text that no model wrote cannot be asked for again"
+                    raise self.thinker.blame(shown.extension, "transform_stream", problem)
+                replaced = self.thinker.replaced(shown)
+                text, by = replaced.text, replaced.by
+            else:
+                text = shown
+        if not text.strip():
+            self.screen.retract()
+            return Ending("", reason=by.outcome or "blocked", responded=by)
+        draft = await self.transcript.asked(Draft(Message("assistant", text), {"responded": by.extension}))
+        self._correct(draft.message.text)
+        return await self._finish(draft.message.text, draft, responded=by)
+
+    async def _complete(self, text: str) -> Ending:
+        """An extension ended the run behind a round of tools: the text beside the calls is its answer."""
+        if not text.strip():
+            return Ending("", reason="completed")
+        return await self._finish(text, None)
+
+    async def _out_of_steps(self, text: str) -> Ending:
+        """The last model call asked for tools nevertheless (S43)."""
+        reason = "too-many-steps"
+        if text.strip():
+            return await self._finish(text, None, reason=reason, best_effort=True)
+        draft = await self.transcript.asked(Draft(Message("assistant", OUT_OF_STEPS), {"out_of_steps": True}))
+        return await self._finish(draft.message.text, draft, reason=reason, best_effort=True)
+
+    async def _finish(
+        self,
+        text: str,
+        draft: Draft | None,
+        *,
+        output: Any = None,
+        reason: str | None = None,
+        best_effort: bool = False,
+        responded: Responded | None = None,
+    ) -> Ending:
+        """Take a text that is not blank through `after_answer`, its step and event, and into the history.
+
+        Arguments: `draft`, the message to be stored with it; None if it is stored already.
+        """
+        work = self.work
+        journal = work.journal
+        if work.panel.hears("after_answer"):
+            question = AfterAnswer(text, journal.handled_by, best_effort, tuple(journal.steps))
+            decision = await work.panel.decide("after_answer", question)
+            if isinstance(decision.verdict, Stop):
+                raise work.panel.stop("after_answer", decision)
+            text = decision.question.text
+        journal.enter("answer")
+        # C10: an abort that came before the answer is honoured here; behind the event it comes too late.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        journal.steps.append(Step(len(journal.steps), "answer", text=text))
+        self.screen.keep()
+        journal.emit(Answer, text=text)
+        if draft is not None:
+            journal.enter("remember")
+            await self.transcript.answer(attrs.evolve(draft, message=attrs.evolve(draft.message, text=text)))
+        return Ending(text, output, reason, best_effort, responded)
+
+    async def close(self, ask: bool) -> None:
+        """In a clean-up, under a shield: close the history. Never raises an `Exception`.
+
+        Arguments: `ask`, whether hooks may still be asked about what there is to store.
+        """
+        results: dict[str, Draft] = {}
+        if self.round is not None:
+            await self.round.salvage(ask)
+            left = {call.id for call in self.transcript.open_calls}
+            for made, call in zip(self.round.made, self.round.calls, strict=True):
+                if made.id not in left:
+                    continue
+                draft = Draft(self.round.message(made, call), self.round.private(call))
+                results[made.id] = await self._checked(draft, ask)
+        last: list[Draft] = []
+        if self.screen.shown.strip():
+            draft = Draft(Message("assistant", self.screen.shown), {"partial": True})
+            last = [draft] if ask or not self.work.panel.hears("before_append") else []
+            if last:
+                checked = await self._checked(draft, ask)
+                last = [checked] if checked.message.text.strip() else []
+        await self.transcript.close(results, last)
+        steer = self.steer
+        if steer is not None and any(entry.private.get(STEER) == steer.id for entry in self.transcript.kept):
+            self.work.steers.remove(steer)  # the commit that was cut had arrived after all: never given twice
+
+    async def _checked(self, draft: Draft, ask: bool) -> Draft:
+        """Pass a message through `before_append` where it may still be asked; without it nothing is stored of a text
+        that it would have seen."""
+        if not self.work.panel.hears("before_append"):
+            return draft
+        problem: Exception | None = None
+        if ask:
+            try:
+                return await self.transcript.asked(draft)
+            except Exception as error:  # noqa: BLE001  # what is passing must not be replaced
+                problem = error
+        if problem is not None:
+            self.work.journal.note("before_append", "before_append", problem)
+        text = "" if draft.message.role != "tool" else f"This result was not kept (status: {draft.private['status']})."
+        return attrs.evolve(draft, message=attrs.evolve(draft.message, text=text))

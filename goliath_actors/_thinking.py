@@ -1,0 +1,317 @@
+"""One thought of the native tool loop: its context, the model's reply, and what the hooks make of it.
+
+Floor 4½. Gives a message that may stand, or an answer in its place; acting on either is the loop's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import attrs
+import trio
+
+from ._batch import CUT_OFF
+from ._budget import count_prompt
+from ._compact import Compaction, compact, step_limit
+from ._composition import compose, system_text, unique_calls
+from ._panel import StreamVerdict, combine
+from ._provider import Failure, prompt_parts
+from ._request import Reply, Route, Wanted, ask_model
+from ._stream import Screen
+from ._text import clip
+from ._transcript import Transcript
+from ._work import Work
+from .abc import ToolSpec
+from .errors import GoliathExtensionError, ModelError, ModelUnavailable
+from .events import PlanMade
+from .hooks import AfterPlan, BeforePlan, ResolveContext, Respond, Retry, Stop
+from .tools import Tool
+from .values import Message, Plan, Responded
+
+__all__ = ["Said", "Thinker", "Thought"]
+
+REPLY_RETRIES = 1  # in each step, after a reply without text and calls, or a structured answer that is not valid
+PROBLEM_CHARS = 300
+
+LAST_STEP = (
+    "This is the last step: no tools can be used any more. Answer now, with what is known, and say what is missing."
+)
+NO_STEPS_LEFT = "Not executed: no steps are left."
+EMPTY_REPLY = "Your last reply was empty. Answer, or call a tool."
+GO_ON = "Go on."
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(eq=False)
+class Thought:
+    """An assembled message that the hooks let stand. `output` is the typed value of a structured answer."""
+
+    plan: Plan
+    offered: dict[str, Tool]
+    refusal: str | None = None
+    output: Any = None
+    private: dict[str, Any] = attrs.field(factory=dict)
+
+
+@attrs.frozen(eq=False)
+class Said:
+    """An answer in the model's place: an extension's, or what a transform put there."""
+
+    text: str
+    by: Responded
+    transform: bool
+
+
+@attrs.frozen(eq=False)
+class _Resolving(ResolveContext):
+    """The question, with what a layer gave to `call_next`."""
+
+    _base: tuple[Message, ...] | None = attrs.field(default=None, alias="base", repr=False)
+
+
+@attrs.frozen(eq=False)
+class _Asked:
+    """A complete reply, and the tools that the model had been told about."""
+
+    reply: Reply
+    offered: dict[str, Tool]
+
+
+@attrs.frozen(eq=False)
+class _Rejected:
+    """A reply that is asked for again: by an extension, or, where that is None, because it cannot be used."""
+
+    feedback: str
+    extension: str | None = None
+    phase: str = "after_plan"
+    error: ModelError | None = None
+
+
+# --- thinking -------------------------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Thinker:
+    """Asks the model of one run. The limits are the loop's."""
+
+    work: Work
+    transcript: Transcript
+    screen: Screen
+    max_steps: int
+    hook_retries: int
+    compaction: Compaction | None
+    # Model calls so far, those of rejected replies included.
+    calls: int = 0
+    # Reasons for which a compaction was tried that did not help: it is not repeated in this run.
+    given_up: set[str] = attrs.Factory(set)
+
+    @property
+    def last(self) -> bool:
+        """True from the last model call on that the run may make."""
+        return self.calls >= self.max_steps
+
+    def blame(self, extension: str, phase: str, problem: str) -> GoliathExtensionError:
+        """Return an error that is the extension's."""
+        error = GoliathExtensionError(extension, phase, problem)
+        self.work.journal.blame(error, "extension")
+        return error
+
+    async def think(self) -> Thought | Said:
+        """Get a message that the hooks let stand, asking again within the budgets of this step (H8).
+
+        Raises: the provider's error; `GoliathExtensionError` once `hook_retries` are used up.
+        """
+        await self._shrink("threshold")
+        context = await self._resolve()
+        rejections, retries, attempt = self.hook_retries, REPLY_RETRIES, 0
+        overflow = True
+        notes: list[Message] = []
+        while True:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            result = await self._ask(context, attempt, notes)
+            attempt += 1
+            if isinstance(result, Failure):
+                if overflow and result.reason == "context-budget" and await self._shrink("overflow"):
+                    overflow, context = False, await self._resolve()
+                    continue
+                raise self._failed(result)
+            found = result if isinstance(result, Said) else await self._reviewed(result, attempt - 1)
+            if not isinstance(found, _Rejected):
+                return found
+            if found.extension is None:
+                retries -= 1
+                if retries < 0:
+                    assert found.error is not None
+                    self.work.journal.blame(found.error, "model")
+                    raise found.error
+            else:
+                rejections -= 1
+                if rejections < 0:
+                    raise self.blame(found.extension, found.phase, f"hook_retries used up: {found.feedback}")
+            self.screen.retract()
+            notes = [Message("user", found.feedback)]
+
+    def _failed(self, failure: Failure) -> Exception:
+        self.work.journal.blame(failure.error, "budget" if failure.over_budget else "model")
+        return failure.error
+
+    async def _resolve(self) -> tuple[Message, ...]:
+        """Compose the step's context around `resolve_context`; what was said for this run only comes behind it."""
+        history = self.transcript.messages()
+        messages = history
+        if self.work.panel.hears("resolve_context"):
+            question = _Resolving(None, history)
+            made: list[_Resolving] = [question]
+
+            async def inner(asked: _Resolving) -> tuple[Message, ...]:
+                await trio.lowlevel.checkpoint_if_cancelled()
+                base = history if asked._base is None else asked._base
+                for known in made:  # from here on every layer's question shows them
+                    object.__setattr__(known, "messages", base)
+                return base
+
+            def patched(asked: _Resolving, base: Any) -> _Resolving:
+                if isinstance(base, str) or not all(isinstance(message, Message) for message in base) or not base:
+                    raise ValueError("call_next takes a list of Message with something in it")
+                made.append(attrs.evolve(asked, base=tuple(base)))
+                return made[-1]
+
+            messages = tuple(await self.work.panel.nest("resolve_context", question, inner, patched, memoised=True))
+        return (*messages, *self.work.messages)
+
+    async def _ask(
+        self, context: tuple[Message, ...], attempt: int, notes: Sequence[Message]
+    ) -> _Asked | _Rejected | Said | Failure:
+        """Ask `before_plan`, then the model."""
+        work = self.work
+        self.calls += 1
+        # On the last step nothing is offered, so that there is nothing left to do but to answer.
+        tools = {} if self.last and self.max_steps > 1 else dict(work.tools)
+        question = BeforePlan(
+            work.ask,
+            tuple(tool.descriptor for tool in tools.values()),
+            "",
+            tuple(work.journal.steps),
+            attempt,
+            work.known,
+        )
+        patches: Sequence[Any] = ()
+        if work.panel.hears("before_plan"):
+            decision = await work.panel.decide("before_plan", question)
+            question, patches = decision.question, decision.patches
+        patch = combine(patches)
+        offered = {descriptor.name: tools[descriptor.name] for descriptor in question.tools}
+        messages = compose([*self._system(question.context_text), *context, *(patch.messages or ()), *notes])
+        if messages and messages[-1].role == "assistant":
+            messages = (*messages, Message("user", GO_ON))
+        wanted = Wanted(
+            role="step",
+            label="step",
+            render=lambda short: messages,
+            limit=step_limit(work.window),
+            output_cap=None,
+            route=Route.of(work).patched(patch),
+            schema=None if work.output is None else work.output.schema,
+            tools=_specs(offered),
+        )
+        work.journal.enter("step")
+        result = await ask_model(work, wanted, self.screen)
+        if isinstance(result, Reply):
+            return _Asked(result, offered)
+        if isinstance(result, Failure):
+            return result
+        if result.kind == "retry":
+            return _Rejected(f"Your last reply was rejected: {result.text}", result.extension, "transform_stream")
+        return self.replaced(result)
+
+    def replaced(self, verdict: StreamVerdict) -> Said:
+        """Return what a transform put in a reply's place, after what was out of that was withdrawn."""
+        self.screen.retract(verdict.text)
+        by = Responded(verdict.extension, "transform_stream", verdict.reason, verdict.outcome)
+        return Said(verdict.text, by, False)
+
+    def _system(self, context_text: str) -> tuple[Message, ...]:
+        work = self.work
+        note = LAST_STEP if self.last and self.max_steps > 1 else ""
+        text = system_text((work.instructions, work.panel.instructions()), work.facts, context_text, note)
+        return (Message("system", text),) if text else ()
+
+    async def _reviewed(self, asked: _Asked | _Rejected, attempt: int) -> Thought | Said | _Rejected:
+        """Make a plan of a reply, ask `after_plan`, and check a structured answer."""
+        if isinstance(asked, _Rejected):
+            return asked
+        work, message = self.work, asked.reply.response.message
+        calls = unique_calls(message.tool_calls, self.transcript.taken)
+        if not calls and not message.text.strip():
+            error: ModelError = ModelUnavailable("the model gave neither text nor calls", code="empty")
+            return _Rejected(EMPTY_REPLY, error=error)
+        plan = Plan("tools" if calls else "answer", calls=calls, text=message.text)
+        if work.panel.hears("after_plan"):
+            descriptors = tuple(tool.descriptor for tool in asked.offered.values())
+            question = AfterPlan(plan, descriptors, tuple(work.journal.steps), attempt, native=True)
+            decision = await work.panel.decide("after_plan", question)
+            verdict = decision.verdict
+            if isinstance(verdict, Stop):
+                raise work.panel.stop("after_plan", decision)
+            if isinstance(verdict, Respond):
+                self.screen.retract()
+                by = Responded(decision.extension, "after_plan", verdict.reason, verdict.outcome)
+                return Said(verdict.text, by, True)
+            if isinstance(verdict, Retry):
+                feedback = f"Your last reply was rejected: {verdict.feedback}"
+                return _Rejected(feedback, decision.extension, "after_plan")
+            plan = decision.question.plan
+            plan = attrs.evolve(plan, calls=unique_calls(plan.calls, self.transcript.taken))
+        output = None
+        if plan.kind == "answer" and work.output is not None:
+            try:
+                output = work.output.parse(plan.text)
+            except ValueError as problem:
+                words = clip(str(problem), PROBLEM_CHARS)
+                error = ModelError(f"the answer is not valid: {words}", code="invalid-output", partial=plan.text)
+                return _Rejected(f"Your last reply was not valid: {words}. Reply again.", error=error)
+        name = plan.calls[0].name if len(plan.calls) == 1 else None
+        work.journal.emit(PlanMade, index=len(work.journal.steps), plan_kind=plan.kind, tool=name)
+        refusal = CUT_OFF if asked.reply.cut_off else None
+        if self.last and refusal is None:
+            refusal = NO_STEPS_LEFT
+        finish = asked.reply.response.finish_reason
+        return Thought(plan, asked.offered, refusal, output, {"finish_reason": finish})
+
+    # --- compaction -------------------------------------------------------------------------------------------------
+
+    async def _shrink(self, reason: Literal["threshold", "overflow"]) -> bool:
+        """Compact the history if it has passed the threshold, or because it is known to be too long (T12)."""
+        settings, shrank = self.compaction, False
+        if settings is None:
+            return False
+        goal = min(settings.at * self.work.window, step_limit(self.work.window))
+        before, overflow = self._size(), reason == "overflow"
+        while reason not in self.given_up and before is not None and (before > goal or (overflow and not shrank)):
+            if not await compact(self.work, self.transcript, settings.keep_turns, reason):
+                self.given_up.add(reason)
+                break
+            after = self._size()
+            if after is None or after >= before:
+                self.given_up |= {"threshold", "overflow"}
+            else:
+                shrank = True
+            before = after
+        return shrank
+
+    def _size(self) -> int | None:
+        """Count what a plain step would send; None if the counter fails, which the request itself will tell."""
+        work = self.work
+        messages = (*self._system(""), *self.transcript.messages(), *work.messages)
+        schema = None if work.output is None else work.output.schema
+        try:
+            return count_prompt(work.counter, *prompt_parts(messages, schema, _specs(work.tools)))
+        except Exception:  # noqa: BLE001  # the counter is the application's
+            return None
+
+
+def _specs(tools: Mapping[str, Tool]) -> tuple[ToolSpec, ...]:
+    return tuple(ToolSpec(tool.name, tool.description, tool.parameters) for tool in tools.values())

@@ -1,0 +1,388 @@
+"""A native conversation's history: loaded once a run, appended to as it goes, and closed whatever happens (T2).
+
+Floor 3½. Every stored call gets exactly one stored result: from its round, from the run's own end, or, after a crash,
+when the conversation is loaded again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import attrs
+import trio
+
+from ._composition import NOT_EXECUTED, compose, sendable
+from ._kept import commit, saving_seconds
+from ._provider import describe
+from ._waiting import WAITING, WaitingCall, waiting_ask, waiting_calls, waiting_data
+from ._work import Work
+from .abc import UNSET, Change, Entry, Record
+from .events import MemoryError
+from .hooks import BeforeAppend
+from .values import Message, ToolCall
+
+__all__ = ["CURSOR", "Draft", "Transcript"]
+
+PAGE = 200  # entries read at a time
+CURSOR = "compaction"  # key of a record's private data: {"through": last summarised entry, "summary": its entry}
+
+INTERRUPTED = (
+    "Interrupted: the run ended before a result was recorded. It may have taken effect: look before doing it again."
+)
+
+EntryRole = Literal["user", "assistant", "tool", "summary"]
+
+
+@attrs.frozen(eq=False)
+class Draft:
+    """A message on its way into the history, with what only the server may read of it."""
+
+    message: Message
+    private: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+@attrs.define(eq=False)
+class Transcript:
+    """The part of a history that a model may see, and what of it is not stored yet."""
+
+    work: Work
+    # Invariant: what the store has, as far as is known, from the newest summary on, which comes first; hidden entries
+    # are left out.
+    kept: list[Entry] = attrs.Factory(list)
+    # Ids of calls that are taken, in what was loaded and in this run.
+    taken: set[str] = attrs.Factory(set)
+    _sendable: list[Message] = attrs.Factory(list)
+    _open: dict[str, ToolCall] = attrs.Factory(dict)
+    # Invariant: entries of a commit that was cut or failed: they are all in the store, or none of them is.
+    _unsure: tuple[Entry, ...] = ()
+    _number: int = 0
+    # True once it turned out that a message of the model's, whose commit was cut, is stored.
+    _replied: bool = False
+    # Calls that go on waiting whatever becomes of this run.
+    waits: set[str] = attrs.Factory(set)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def load(cls, work: Work) -> Transcript:
+        """Read what a model may see, and close calls that a crash left open.
+
+        Raises: what the store raised, with origin `memory`.
+
+        Cancellation: honoured; calls that were left open are closed or not.
+        """
+        transcript = cls(work)
+        with work.journal.origin("memory"):
+            for entry in await transcript._read():
+                transcript._take(entry)
+            transcript.waits = {call.call_id for call in transcript.waiting}
+            left = [
+                _result(call, INTERRUPTED, {"interrupted": True})
+                for call in transcript._open.values()
+                if call.id not in transcript.waits
+            ]
+            if left:
+                await transcript._commit(transcript._entries(left))
+        return transcript
+
+    @property
+    def waiting(self) -> list[WaitingCall]:
+        """The calls that wait for a person, as the record has them."""
+        return [call for call in waiting_calls(self.work.record.private) if call.call_id in self._open]
+
+    def round_of(self, call_id: str) -> tuple[str, tuple[ToolCall, ...], tuple[str, ...]]:
+        """Return the text, the calls and the results, in call order, of the message that made a call."""
+        made = next(
+            (entry.message for entry in self.kept if any(call.id == call_id for call in entry.message.tool_calls)),
+            Message("assistant"),
+        )
+        results = {entry.message.tool_call_id: entry.message.text for entry in self.kept if entry.role == "tool"}
+        return made.text, made.tool_calls, tuple(results.get(call.id, "") for call in made.tool_calls)
+
+    async def _read(self) -> list[Entry]:
+        """Return the entries from the newest summary on, oldest first."""
+        work, found = self.work, list[Entry]()
+        if not work.record.entries_count:
+            return found
+        through = _cursor(work.record.private).get("through")
+        before: int | None = None
+        anchor: int | None = None
+        while True:
+            page = await work.store.entries(work.key, before=before, limit=PAGE, anchor=anchor)
+            for entry in reversed(page.entries):
+                if entry.id == through:
+                    return found[::-1]
+                found.append(entry)
+            if page.next is None:
+                return found[::-1]
+            before, anchor = page.next, page.anchor
+
+    def _take(self, entry: Entry) -> None:
+        message = entry.message
+        for call in message.tool_calls:
+            self._open[call.id] = call
+            self.taken.add(call.id)
+        if entry.role == "tool" and message.tool_call_id is not None:
+            self._open.pop(message.tool_call_id, None)
+        if entry.context_visible:
+            place = 0 if entry.role == "summary" else len(self.kept)
+            self.kept.insert(place, entry)
+            self._sendable.insert(place, self._shown(entry))
+
+    def _shown(self, entry: Entry) -> Message:
+        if entry.role == "summary":
+            return Message("user", f"Summary of the conversation so far:\n{entry.message.text}")
+        return sendable(entry.message, self.work.known)
+
+    def messages(self) -> tuple[Message, ...]:
+        """Return the history as a model is shown it: a summary first, every call with its result, roles in turn."""
+        return compose(self._sendable)
+
+    @property
+    def open_calls(self) -> tuple[ToolCall, ...]:
+        """Stored calls that have no stored result yet, in the order in which they were made."""
+        return tuple(self._open.values())
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    async def asked(self, draft: Draft) -> Draft:
+        """Pass a message through `before_append`.
+
+        Raises: `GoliathExtensionError`.
+        """
+        if not self.work.panel.hears("before_append"):
+            return draft
+        decision = await self.work.panel.decide("before_append", BeforeAppend(draft.message))
+        return attrs.evolve(draft, message=decision.question.message)
+
+    async def append(self, drafts: Sequence[Draft]) -> None:
+        """Store messages that have passed `before_append`, in one commit.
+
+        Raises: what the store raised, with origin `memory`.
+
+        Cancellation: honoured; whether they are stored is found out by `close`.
+        """
+        with self.work.journal.origin("memory"):
+            await self._commit(self._entries(drafts))
+
+    async def wait(self, calls: Sequence[WaitingCall]) -> None:
+        """Keep calls that wait for a person, in one commit, beside those that wait already.
+
+        Raises: what the store raised, with origin `memory`.
+
+        Cancellation: as `append`.
+        """
+        new = {call.call_id: call for call in calls}
+        known = [call for call in self.waiting if call.call_id not in new]
+        data = waiting_data(self.work.ask, (*known, *calls))
+        with self.work.journal.origin("memory"):
+            await commit(self.work, lambda record: Change(private={**record.private, WAITING: data}))
+
+    async def refuse_waiting(self, text: str) -> list[WaitingCall]:
+        """Give every waiting call a result that says why it waits no more, and return them.
+
+        Raises: what the store raised, with origin `memory`.
+
+        Cancellation: as `append`.
+        """
+        refused = self.waiting
+        self.waits = set()
+        if refused:
+            drafts = [_result(self._open[call.call_id], text, {"status": "skipped"}) for call in refused]
+            await self.append(drafts)
+        return refused
+
+    async def answer(self, draft: Draft) -> None:
+        """Store the answer, which is out already: shielded, for `finish_timeout` or 10 seconds (C10).
+
+        Raises: nothing; a failing save is a `MemoryError` event (S6).
+        """
+        problem: str | None = None
+        seconds = saving_seconds(self.work)
+        try:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds) as saving:
+                await self._commit(self._entries([draft]))
+            if saving.cancelled_caught:
+                problem = f"saving took longer than {seconds:g} s"
+        except Exception as error:  # noqa: BLE001  # S6: a failing save keeps the answer
+            problem = describe(error)
+        if problem is not None:
+            self.work.journal.emit(MemoryError, error=problem)
+
+    def _entries(self, drafts: Iterable[Draft]) -> tuple[Entry, ...]:
+        entries = []
+        for draft in drafts:
+            self._number += 1
+            role: Any = draft.message.role
+            entry_id = f"{self.work.journal.run_id}-{self._number}"
+            entries.append(Entry(entry_id, time.time(), role, draft.message, private=dict(draft.private)))
+        return tuple(entries)
+
+    async def _commit(self, entries: tuple[Entry, ...]) -> None:
+        self._unsure = entries
+        await commit(self.work, lambda record: _appending(record, entries))
+        self._unsure = ()
+        for entry in entries:
+            self._take(entry)
+
+    async def replace(self, summary: Draft, through: int) -> None:
+        """Put a summary in the place of the first `through` kept entries, in one commit (T12).
+
+        Raises: what the store raised.
+
+        Cancellation: honoured; it is wholly there or not at all, which `close` finds out.
+        """
+        gone = self.kept[:through]
+        message = summary.message
+        self._number += 1
+        entry_id = f"{self.work.journal.run_id}-{self._number}"
+        entry = Entry(entry_id, time.time(), "summary", message, private=dict(summary.private))
+        hidden = {known.id: (known.transcript_visible, False) for known in gone}
+        cursor = {"through": gone[-1].id, "summary": entry.id}
+        self._unsure = (entry,)
+        await commit(
+            self.work,
+            lambda record: Change(append=(entry,), visibility=hidden, private={**record.private, CURSOR: cursor}),
+        )
+        self._unsure = ()
+        del self.kept[:through], self._sendable[:through]
+        self._take(entry)
+
+    @property
+    def last_ask(self) -> Entry | None:
+        """The last message that a user sent, None if there is none; texts of hooks do not count."""
+        asks = [entry for entry in self.kept if entry.role == "user" and not entry.private.get("continued")]
+        return asks[-1] if asks else None
+
+    def behind(self, entry: Entry) -> list[Entry]:
+        """Return what was said after an entry."""
+        return self.kept[self.kept.index(entry) + 1 :]
+
+    async def regenerate(self, ask: Entry, metadata: Mapping[str, Any], private: Mapping[str, Any]) -> None:
+        """Drop everything behind an ask, in one commit with what `before_rewrite` wants stored (T12).
+
+        A summary that was made behind the ask stays: it is of older turns.
+
+        Raises: what the store raised, with origin `memory`.
+
+        Cancellation: honoured; it is wholly done or not at all.
+        """
+        with self.work.journal.origin("memory"):
+            gone = {entry.id for entry in await self._stored_behind(ask)}
+        summaries = [entry for entry in self.kept[:1] if entry.role == "summary" and entry.id in gone]
+        copies = tuple(
+            attrs.evolve(copy, role="summary")
+            for copy in self._entries([Draft(summary.message, summary.private) for summary in summaries])
+        )
+
+        def change(record: Record) -> Change:
+            kept = {key: value for key, value in {**record.private, **private}.items() if key != WAITING}
+            if copies:
+                kept[CURSOR] = {**_cursor(record.private), "summary": copies[0].id}
+            merged = {**record.metadata, **metadata} if metadata else UNSET
+            return Change(metadata=merged, private=kept, append=copies, truncate_after=ask.id)
+
+        self._unsure = copies
+        with self.work.journal.origin("memory"):
+            await commit(self.work, change)
+        self._unsure = ()
+        place = self.kept.index(ask) + 1
+        del self.kept[place:], self._sendable[place:]
+        self._open.clear()
+        if copies:
+            del self.kept[0], self._sendable[0]
+            self._take(copies[0])
+
+    async def _stored_behind(self, ask: Entry) -> list[Entry]:
+        """Return what lies behind an entry in the store, the hidden as well as the shown."""
+        found: list[Entry] = []
+        before: int | None = None
+        anchor: int | None = None
+        while True:
+            page = await self.work.store.entries(self.work.key, before=before, limit=PAGE, anchor=anchor)
+            for entry in reversed(page.entries):
+                if entry.id == ask.id:
+                    return found
+                found.append(entry)
+            if page.next is None:
+                return found
+            before, anchor = page.next, page.anchor
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    async def close(self, results: Mapping[str, Draft], last: Sequence[Draft]) -> None:
+        """Give every open call its result, and store what else the run leaves. Call it under a shield with a deadline.
+
+        Arguments: `results` by call id, for calls about which more is known than that they have none; `last`, the
+        messages behind them. Both have passed `before_append`.
+
+        Never raises an `Exception`: what goes wrong is told as a `MemoryError` event.
+
+        Cancellation: told as a `MemoryError` event too; what is missing then is closed on the next load.
+        """
+        problem: str | None = "the end of this run could not be recorded in time"
+        try:
+            left = await self._settle()
+            if self._replied:  # the message whose text `last` would repeat is there
+                last = ()
+            drafts = [
+                results.get(call.id, _result(call, NOT_EXECUTED, {}))
+                for call in self._open.values()
+                if call.id in results or call.id not in self.waits
+            ]
+            entries = (*left, *self._entries((*drafts, *last)))
+            if entries:
+                await self._commit(entries)
+            problem = None
+        except Exception as error:  # noqa: BLE001  # an exception from here would replace the one that is passing
+            problem = describe(error)
+        finally:
+            if problem is not None:
+                self.work.journal.emit_closing(MemoryError, error=problem)
+
+    async def _settle(self) -> tuple[Entry, ...]:
+        """Find out what became of a commit that was cut or failed.
+
+        Returns: the user's messages among it, if it is not there; calls that were not stored were never begun.
+        """
+        unsure = self._unsure
+        if not unsure:
+            return ()
+        work = self.work
+        work.record = await work.store.load(work.key)
+        page = await work.store.entries(work.key, limit=len(unsure) + PAGE)
+        there = {entry.id for entry in page.entries}
+        self._unsure = ()
+        if all(entry.id in there for entry in unsure):
+            for entry in unsure:
+                self._replied = self._replied or entry.role == "assistant"
+                if entry.role != "summary":
+                    self._take(entry)
+            return ()
+        # A text that was handed in and is not there becomes a run of its own, so it is not stored here.
+        return tuple(entry for entry in unsure if entry.role == "user" and "steer" not in entry.private)
+
+
+def _appending(record: Record, entries: tuple[Entry, ...]) -> Change:
+    """Append entries; a call that has its result now waits no more."""
+    change = Change(append=entries)
+    closed = {entry.message.tool_call_id for entry in entries if entry.role == "tool"}
+    waiting = waiting_calls(record.private)
+    left = [call for call in waiting if call.call_id not in closed]
+    if len(left) == len(waiting):
+        return change
+    private = {key: value for key, value in record.private.items() if key != WAITING}
+    if left:
+        private[WAITING] = waiting_data(waiting_ask(record.private) or "", left)
+    return attrs.evolve(change, private=private)
+
+
+def _result(call: ToolCall, text: str, private: Mapping[str, Any]) -> Draft:
+    return Draft(Message("tool", text, tool_call_id=call.id, name=call.name), private)
+
+
+def _cursor(private: Mapping[str, Any]) -> Mapping[str, Any]:
+    cursor = private.get(CURSOR)
+    return cursor if isinstance(cursor, Mapping) else {}

@@ -1,0 +1,330 @@
+"""Runs that wait for a person: suspended, kept, and taken up again, also by another process (T8)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from goliath_actors import Agent, Extension, RunAborted, Tool, ToolContext, open_runtime, tool
+from goliath_actors.errors import ConfigError
+from goliath_actors.events import Confirm, RunWaiting
+from goliath_actors.hooks import Complete, Continue
+from goliath_actors.stores import InMemoryStore, SqliteStore
+from goliath_actors.testing import Journal, check_events, tool_calls
+from goliath_actors.tools import Confirmed, Suspend
+from goliath_actors.values import Waiting
+
+from .native import check_requests, history, native
+from .planned import requests, told
+
+
+def sender(sent: list[str]) -> Tool:
+    @tool(writes=True)
+    async def send(text: str) -> str:
+        """Send a message."""
+        await trio.lowlevel.checkpoint()
+        sent.append(text)
+        return f"sent {text}"
+
+    return send
+
+
+def asker(log: list[Any], questions: int = 1) -> Tool:
+    @tool
+    async def ask_user(ctx: ToolContext[Any], topic: str) -> str:
+        """Ask the user."""
+        log.append("entered")
+        answers = [await ctx.suspend({"topic": topic, "number": n}) for n in range(questions)]
+        log.append(answers)
+        return f"{topic}: {answers}"
+
+    return ask_user
+
+
+@tool
+async def look(text: str) -> str:
+    """Look."""
+    await trio.lowlevel.checkpoint()
+    return f"saw {text}"
+
+
+def closed_in_any_order(entries: Any) -> None:
+    calls = [call.id for entry in entries for call in entry.message.tool_calls]
+    results = [entry.message.tool_call_id for entry in entries if entry.role == "tool"]
+    assert sorted(calls) == sorted(results)
+    assert len(set(results)) == len(results)
+
+
+WAIT_FOR_APPROVAL = {"confirm": lambda request: Suspend({"who": "boss"})}
+
+
+async def test_an_approval_that_waits_is_executed_unchanged_once_it_is_given() -> None:
+    sent: list[str] = []
+    store, journal = InMemoryStore(), Journal()
+    script = [tool_calls(("send", {"text": "a"}), ("look", {"text": "b"}), text="I need a yes."), "done"]
+    agent = native(script, tools=[sender(sent), look], extensions=[journal], **WAIT_FOR_APPROVAL)
+    async with open_runtime(agent, store=store) as runtime:
+        first = await runtime.run("go", conversation_id="c")
+        assert (first.status, first.text, first.reason) == ("completed", "I need a yes.", "waiting")
+        (waiting,) = first.waiting
+        assert waiting == Waiting(waiting.call_id, "send", {"text": "a"}, {"who": "boss"}, "approval")
+        assert told(first, RunWaiting)[0].entries == (waiting,)
+        assert [step.tool for step in first.steps] == ["look"]
+        assert sent == []
+        journal.clear()
+        second = await runtime.conversation("c").resume({waiting.call_id: True})
+    assert (second.text, sent) == ("done", ["a"])
+    check_events(first.trace)
+    check_events(second.trace)
+    assert [event.approved for event in told(second, Confirm)] == [True]
+    assert "before_tool" not in journal.rows
+    assert [question.entry for row, _, question in journal.questions if row == "before_run"] == ["resume"]
+    assert [question.ask for row, _, question in journal.questions if row == "before_run"] == ["go"]
+    heard = next(question for row, _, question in journal.questions if row == "after_tools")
+    assert heard.results == ("sent a", "saw b")
+    closed_in_any_order(await history(store, agent, "c"))
+    check_requests(requests(agent))
+    assert [m.text for m in requests(agent)[1].messages if m.role == "tool"] == ["sent a", "saw b"]
+    assert "waiting" not in (await store.load("agent/c")).private
+
+
+@pytest.mark.parametrize(("answer", "why"), [(False, ""), (Confirmed(False, "too late"), ": too late")])
+async def test_a_refusal_is_a_result_like_any_other(answer: Any, why: str) -> None:
+    sent: list[str] = []
+    agent = native([tool_calls(("send", {"text": "a"})), "understood"], tools=[sender(sent)], **WAIT_FOR_APPROVAL)
+    async with open_runtime(agent) as runtime:
+        first = await runtime.run("go")
+        second = await runtime.conversation().resume({first.waiting[0].call_id: answer})
+    assert (second.text, sent) == ("understood", [])
+    assert (second.steps[0].status, second.steps[0].skip_reason) == ("skipped", "confirmation")
+    assert second.steps[0].result == f"Declined by the user{why}. Do not try it again unless the user asks for it."
+
+
+async def test_a_tool_that_suspends_is_entered_again_with_the_answer() -> None:
+    log: list[Any] = []
+    store = InMemoryStore()
+    agent = native(
+        [tool_calls(("ask_user", {"topic": "size"}), ("look", {"text": "b"})), "ok"], tools=[asker(log), look]
+    )
+    async with open_runtime(agent, store=store) as runtime:
+        first = await runtime.run("go")
+        assert first.waiting[0].kind == "question"
+        assert first.waiting[0].payload == {"topic": "size", "number": 0}
+        check_events(first.trace)
+        assert [(step.tool, step.status) for step in first.steps] == [("ask_user", "unknown"), ("look", "executed")]
+        second = await runtime.conversation().resume({first.waiting[0].call_id: "large"})
+    assert (log, second.text) == (["entered", "entered", ["large"]], "ok")
+    closed_in_any_order(await history(store, agent))
+
+
+async def test_a_tool_may_ask_again_and_gets_its_earlier_answers_first() -> None:
+    log: list[Any] = []
+    agent = native([tool_calls(("ask_user", {"topic": "x"})), "ok"], tools=[asker(log, questions=2)])
+    async with open_runtime(agent) as runtime:
+        result = await runtime.run("go")
+        for answer in ("one", "two"):
+            assert len(result.waiting) == 1
+            result = await runtime.conversation().resume({result.waiting[0].call_id: answer})
+    assert (result.text, log) == ("ok", ["entered", "entered", "entered", ["one", "two"]])
+
+
+async def test_several_calls_may_be_answered_one_after_the_other() -> None:
+    sent: list[str] = []
+    store = InMemoryStore()
+    script = [tool_calls(("send", {"text": "a"}), ("send", {"text": "b"})), "done"]
+    agent = native(script, tools=[sender(sent)], **WAIT_FOR_APPROVAL)
+    async with open_runtime(agent, store=store) as runtime:
+        first = await runtime.run("go")
+        a, b = [waiting.call_id for waiting in first.waiting]
+        second = await runtime.conversation().resume({b: True})
+        assert ([waiting.call_id for waiting in second.waiting], sent) == ([a], ["b"])
+        third = await runtime.conversation().resume({a: True})
+    assert (third.text, third.waiting, sent) == ("done", (), ["b", "a"])
+    closed_in_any_order(await history(store, agent))
+    assert [m.text for m in requests(agent)[1].messages if m.role == "tool"] == ["sent a", "sent b"]
+
+
+async def test_what_waits_is_taken_up_by_another_process(tmp_path: Path) -> None:
+    sent: list[str] = []
+    path = tmp_path / "chat.db"
+    agent = native([tool_calls(("send", {"text": "a"}))], tools=[sender(sent)], **WAIT_FOR_APPROVAL)
+    async with open_runtime(agent, store=SqliteStore(path)) as runtime:
+        first = await runtime.run("go", conversation_id="c")
+    again = native(["done"], tools=[sender(sent)], **WAIT_FOR_APPROVAL)
+    async with open_runtime(again, store=SqliteStore(path)) as runtime:
+        second = await runtime.conversation("c").submit_resume({first.waiting[0].call_id: True}).wait()
+        page = await runtime.conversation("c").history()
+    assert (second.text, sent) == ("done", ["a"])
+    closed_in_any_order(page.entries)
+
+
+async def test_a_tool_that_is_gone_or_no_longer_takes_the_input_is_not_executed() -> None:
+    store = InMemoryStore()
+    agent = native([tool_calls(("send", {"text": "a"}))], tools=[sender([])], **WAIT_FOR_APPROVAL)
+    async with open_runtime(agent, store=store) as runtime:
+        first = await runtime.run("go")
+    ran: list[int] = []
+
+    @tool(writes=True)
+    async def send(number: int) -> str:
+        """Another tool of that name."""
+        ran.append(number)
+        return "sent"
+
+    call_id = first.waiting[0].call_id
+    other = native(["done"], tools=[send])
+    async with open_runtime(other, store=store) as runtime:
+        result = await runtime.conversation().resume({call_id: True})
+    assert (result.text, ran, result.steps[0].status) == ("done", [], "failed")
+    closed_in_any_order(await history(store, agent))
+
+
+async def test_a_new_message_denies_what_waits_and_says_so_to_both() -> None:
+    sent: list[str] = []
+    store = InMemoryStore()
+    script = [tool_calls(("send", {"text": "a"})), "something else then"]
+    agent = native(script, tools=[sender(sent)], **WAIT_FOR_APPROVAL)
+    async with open_runtime(agent, store=store) as runtime:
+        first = await runtime.run("go")
+        second = await runtime.run("never mind")
+        with pytest.raises(ConfigError, match="nothing waits"):
+            await runtime.conversation().resume({first.waiting[0].call_id: True})
+    assert (second.text, sent) == ("something else then", [])
+    assert [(e.approved, e.reason) for e in told(second, Confirm)] == [
+        (False, "a new message came instead of an answer")
+    ]
+    assert [m.role for m in requests(agent)[1].messages] == ["system", "user", "assistant", "tool", "user"]
+    closed_in_any_order(await history(store, agent))
+
+
+async def test_answers_that_are_none_are_refused_and_what_waits_goes_on_waiting() -> None:
+    sent: list[str] = []
+    agent = native([tool_calls(("send", {"text": "a"})), "done"], tools=[sender(sent)], **WAIT_FOR_APPROVAL)
+    async with open_runtime(agent) as runtime:
+        conversation = runtime.conversation()
+        with pytest.raises(ConfigError, match="nothing waits"):
+            await conversation.resume({"x": True})
+        first = await runtime.run("go")
+        call_id = first.waiting[0].call_id
+        for bad in ({}, "yes", {1: True}):
+            with pytest.raises(ConfigError, match="takes a mapping"):
+                await conversation.resume(bad)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="answers are by call id"):
+            await conversation.resume({call_id: True, "other": True})
+        with pytest.raises(ConfigError, match="must be a bool or a Confirmed"):
+            await conversation.resume({call_id: "yes"})
+        assert (await conversation.resume({call_id: True})).text == "done"
+    assert sent == ["a"]
+
+
+class AfterStep(Extension[Any]):
+    name = "after-step"
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def after_step(self, ctx: Any, question: Any) -> Any:
+        return None if question.is_final or question.step.kind == "answer" else self.answer
+
+
+async def test_complete_beats_waiting_and_gives_what_waits_a_result() -> None:
+    store = InMemoryStore()
+    script = [tool_calls(("send", {"text": "a"}), text="enough")]
+    agent = native(script, tools=[sender([])], extensions=[AfterStep(Complete())], **WAIT_FOR_APPROVAL)
+    async with open_runtime(agent, store=store) as runtime:
+        result = await runtime.run("go")
+    assert (result.text, result.waiting) == ("enough", ())
+    entries = await history(store, agent)
+    closed_in_any_order(entries)
+    assert entries[-1].message.text == "Not done: the run was completed without waiting for it."
+    assert "waiting" not in (await store.load("agent")).private
+
+
+async def test_waiting_beats_a_continuation() -> None:
+    agent = native(
+        [tool_calls(("send", {"text": "a"}))],
+        tools=[sender([])],
+        extensions=[AfterStep(Continue("go on"))],
+        **WAIT_FOR_APPROVAL,
+    )
+    async with open_runtime(agent) as runtime:
+        assert len((await runtime.run("go")).waiting) == 1
+
+
+async def test_an_abort_of_a_resumed_run_leaves_what_was_not_answered_waiting(autojump_clock: MockClock) -> None:
+    @tool(writes=True)
+    async def send(text: str) -> str:
+        """Send."""
+        await trio.sleep(10)
+        return "sent"
+
+    store = InMemoryStore()
+    script = [tool_calls(("send", {"text": "a"}), ("send", {"text": "b"})), "done"]
+    agent = native(script, tools=[send], **WAIT_FOR_APPROVAL)
+    async with open_runtime(agent, store=store) as runtime:
+        first = await runtime.run("go")
+        a, b = [waiting.call_id for waiting in first.waiting]
+        with pytest.raises(RunAborted):
+            await runtime.conversation().resume({a: True}, timeout=1)
+        result = await runtime.conversation().resume({b: False})
+    assert result.text == "done"
+    closed_in_any_order(await history(store, agent))
+    texts = [m.text for m in requests(agent)[1].messages if m.role == "tool"]
+    assert texts[0] == "Execution did not complete; it may have taken effect."
+    assert texts[1].startswith("Declined by the user")
+
+
+async def test_a_planned_agent_has_nothing_to_resume() -> None:
+    from .planned import planned
+
+    async with open_runtime(planned([])) as runtime:
+        with pytest.raises(ConfigError, match="resume needs an agent with a ToolLoop"):
+            await runtime.conversation().resume({"x": True})
+
+
+@pytest.mark.parametrize("at", range(1, 60))
+@pytest.mark.parametrize("resumed", [False, True])
+async def test_a_cut_at_any_checkpoint_of_a_run_that_waits_or_is_taken_up_leaves_a_conversation_that_goes_on(
+    at: int, resumed: bool
+) -> None:
+    class Slow(InMemoryStore):  # type: ignore[misc]  # a test's own store: a commit may be cut on either side
+        async def commit(self, *args: Any, **kwargs: Any) -> Any:
+            record = await super().commit(*args, **kwargs)
+            await trio.lowlevel.checkpoint()
+            return record
+
+    sent: list[str] = []
+    store = Slow()
+    script: list[Any] = [tool_calls(("send", {"text": "a"}), ("ask_user", {"topic": "t"}), ("look", {"text": "b"}))]
+    agent: Agent[Any] = native(
+        [*script, *["done"] * 4], tools=[sender(sent), asker([]), look], extensions=[Journal()], **WAIT_FOR_APPROVAL
+    )
+    async with open_runtime(agent, store=store) as runtime:
+        conversation = runtime.conversation("c")
+        answers: dict[str, Any] = {}
+        if resumed:
+            first = await conversation.run("go")
+            answers = {waiting.call_id: waiting.kind == "approval" or "large" for waiting in first.waiting}
+        envelope = conversation.submit_resume(answers) if resumed else conversation.submit("go")
+        for _ in range(at):
+            await trio.lowlevel.checkpoint()
+        envelope.abort()
+        await envelope.wait_ended()
+        assert envelope.outcome is not None
+        check_events(envelope.outcome.trace)
+        waiting = (await store.load("agent/c")).private.get("waiting", {"calls": []})["calls"]
+        if envelope.outcome.status == "aborted" and not resumed:
+            assert waiting == []
+        result = await conversation.run("and now?")
+        if result.waiting:  # cut before the model was asked, so that it says now what it would have said then
+            result = await conversation.run("and then?")
+        assert result.text == "done"
+        entries = await history(store, agent, "c")
+    closed_in_any_order(entries)
+    check_requests(requests(agent))
+    assert len(sent) <= 1
+    assert "waiting" not in (await store.load("agent/c")).private
