@@ -107,7 +107,7 @@ class _Stream:
     def _next(self, final: bool) -> int:
         """Return the first position from `place` on at which something begins; the length of the text if none does."""
         hits = [pattern.search(self.raw, self.place, partial=not final) for pattern in self.patterns]
-        begins = [hit.start() for hit in hits if hit is not None and hit.end() > hit.start()]
+        begins: list[int] = [hit.start() for hit in hits if hit is not None and hit.end() > hit.start()]
         if not begins:
             return len(self.raw)
         if final:
@@ -124,7 +124,8 @@ class _Stream:
     def _end(self, place: int) -> int:
         """Return where the longest match at a position ends; the position itself if there is none."""
         matches = [pattern.match(self.raw, place) for pattern in self.patterns]
-        return max((match.end() for match in matches if match is not None), default=place)
+        ends: list[int] = [match.end() for match in matches if match is not None]
+        return max(ends, default=place)
 
     def _cover(self, end: int, out: list[str]) -> None:
         if self.place >= self.covered:
