@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 import attrs
 
@@ -48,8 +48,7 @@ def _compiled(secret: object) -> _Pattern:
     if isinstance(secret, str):
         if not secret.strip():
             raise ConfigError("Redact: a text to be redacted must have something in it")
-        literal: _Pattern = regex.compile(regex.escape(secret))
-        return literal
+        return cast(_Pattern, regex.compile(regex.escape(secret)))
     if not isinstance(secret, re.Pattern) or not isinstance(secret.pattern, str):
         raise ConfigError(f"Redact takes strings, and patterns made by re.compile, not {secret!r}")
     flags = regex.VERSION0
@@ -57,7 +56,7 @@ def _compiled(secret: object) -> _Pattern:
         if secret.flags & getattr(re, name):
             flags |= getattr(regex, name)
     try:
-        pattern: _Pattern = regex.compile(secret.pattern, flags)
+        pattern = cast(_Pattern, regex.compile(secret.pattern, flags))
     except regex.error as error:
         raise ConfigError(f"Redact cannot use the pattern {secret.pattern!r}: {error}") from error
     if pattern.fullmatch("") is not None:
