@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goliath_actors import Extension, Respond, open_runtime, tool
+from goliath_actors.abc import ModelEvent, ModelText
 from goliath_actors.errors import ConfigError
 from goliath_actors.events import Answer, TextDelta
-from goliath_actors.hooks import BeforeAppend, BeforeRun, HookContext
+from goliath_actors.hooks import BeforeAppend, BeforeRun, HookContext, StreamControl
 from goliath_actors.policies import Redact
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import ScriptedModel
@@ -124,6 +126,21 @@ async def test_deltas_answer_result_and_memory_agree(chunk: int) -> None:
     answers = [event.text for event in events if isinstance(event, Answer)]
     assert [shown, *answers, result.text] == ["The key is [redacted], keep it."] * 3
     assert (await memory_of(store, agent)).recent[0].answer == result.text
+
+
+async def test_nothing_is_lost_where_another_transform_keeps_the_end_to_itself() -> None:
+    class Endless(Extension[Any]):
+        name = "endless"
+
+        async def transform_stream(
+            self, ctx: HookContext[Any], events: AsyncIterator[ModelEvent], control: StreamControl
+        ) -> AsyncIterator[ModelEvent]:
+            async for event in events:
+                if isinstance(event, ModelText):
+                    yield event
+
+    result = await run(planned(["it begins with sk-"], extensions=[Endless(), Redact(KEY)]))
+    assert result.text == "it begins with sk-"
 
 
 async def test_what_a_tool_returns_reaches_no_prompt() -> None:

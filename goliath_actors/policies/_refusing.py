@@ -24,7 +24,7 @@ class Refusing(Extension[Any]):
         """Return a reply in the model's place. In any role but those that only tidy up, the run then stops."""
         if role in ("scribe", "compact"):
             # The answer is out already, or the history is fine as it is: blank leaves everything as it was.
-            return ModelResponse(Message("assistant", ""))
+            return ModelResponse(Message("assistant", ""), finish_reason="refused")
         ctx.state[_STOP] = stop
         if role == "plan":
             text = '{"kind": "answer", "brief": ""}'
@@ -32,7 +32,7 @@ class Refusing(Extension[Any]):
             text = '{"missing": "more calls of the model are not allowed now"}'
         else:
             text = stop.text
-        return ModelResponse(Message("assistant", text))
+        return ModelResponse(Message("assistant", text), finish_reason="refused")
 
     def _refused(self, ctx: HookContext[Any]) -> Stop | None:
         stop: Stop | None = ctx.state.get(_STOP)

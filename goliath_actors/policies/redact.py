@@ -213,6 +213,10 @@ class Redact(Extension[Any]):
                 if rest:
                     yield ModelText(rest)
             yield event
+        # Another transform may keep the end to itself.
+        rest = stream.feed("", final=True)
+        if rest:
+            yield ModelText(rest)
 
     def after_tool(self, ctx: HookContext[Any], question: AfterTool) -> str | None:
         """Redact what the model is told of a tool call."""
