@@ -124,6 +124,11 @@ async def test_what_was_set_aside_is_given_back_also_after_a_failure_and_an_abor
         assert (await runtime.run("hi", conversation_id="c")).text == "answer"
 
 
+async def test_a_failed_attempt_holds_nothing_back_from_the_next(autojump_clock: MockClock) -> None:
+    model = ScriptedModel([ModelUnavailable("down"), "answer"], retries=1)
+    assert (await run(planned(model, extensions=[hourly(NEED)]))).text == "answer"
+
+
 async def test_what_an_aborted_call_had_used_is_booked(autojump_clock: MockClock) -> None:
     class Slow(ScriptedModel):
         async def _play(self, request: Any) -> Any:

@@ -16,7 +16,7 @@ from goliath_actors.policies import RateLimit
 from goliath_actors.policies._limits import Bucket, Window
 from goliath_actors.testing import Journal
 
-from .planned import ANSWER, GIVE_UP, planned, roles, run, use
+from .planned import ANSWER, planned, roles, run, use
 
 TEXT = "Too many requests. Please try again later."
 
@@ -215,12 +215,20 @@ async def test_a_refused_model_call_stops_the_run_whatever_it_was_for(autojump_c
 
 
 async def test_a_refused_model_call_does_not_leave_through_the_fallback(autojump_clock: MockClock) -> None:
+    @tool
+    async def greet(name: str) -> str:
+        """Greet."""
+        return name
+
     asked: list[object] = []
     policy = RateLimit(1, 60, of="model", over="refuse")
-    agent = planned([GIVE_UP], tools=[look], extensions=[policy], loop=Conductor(max_steps=1), fallback=asked.append)
-    with pytest.raises(Exception, match="fallback"):
-        await run(agent)  # the model itself gave up, within the limit: that does go to the fallback
-    assert len(asked) == 1
+    # The arguments are refused, which is the only step: the loop escalates before it comes to another plan.
+    agent = planned(
+        [use("greet")], tools=[greet], extensions=[policy], loop=Conductor(max_steps=1), fallback=asked.append
+    )
+    result = await run(agent)
+    assert result.stopped is not None
+    assert (result.text, result.stopped.phase, asked) == (TEXT, "before_fallback", [])
 
 
 async def test_the_summary_is_left_out_where_its_call_is_refused(autojump_clock: MockClock) -> None:

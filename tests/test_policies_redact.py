@@ -15,11 +15,11 @@ from goliath_actors import Extension, Respond, open_runtime, tool
 from goliath_actors.abc import ModelEvent, ModelText
 from goliath_actors.errors import ConfigError
 from goliath_actors.events import Answer, TextDelta
-from goliath_actors.hooks import BeforeAppend, BeforeRun, HookContext, StreamControl
+from goliath_actors.hooks import BeforeAppend, BeforeFallback, BeforeRun, HookContext, StreamControl
 from goliath_actors.policies import Redact
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import ScriptedModel
-from goliath_actors.values import FallbackRequest, Message
+from goliath_actors.values import FallbackRequest, Message, Step
 
 from .planned import ANSWER, GIVE_UP, memory_of, planned, prompt, run, use
 
@@ -204,6 +204,14 @@ async def test_asks_are_redacted_only_on_request() -> None:
     assert "sk-abc123" in prompt(open_agent, 0)
     assert "sk-abc123" not in prompt(closed_agent, 0)
     assert "use [redacted]" in prompt(closed_agent, 0)
+
+
+def test_raw_outputs_are_handed_to_no_fallback() -> None:
+    redact = Redact(KEY)
+    step = Step(0, "tool", tool="look", result="sk-abc123", output={"key": "sk-abc123"})
+    ctx: Any = None
+    request = redact.before_fallback(ctx, BeforeFallback(FallbackRequest("hi", steps=[step], reason="r")))
+    assert request.steps == (Step(0, "tool", tool="look", result="[redacted]"),)
 
 
 def test_stored_messages_are_redacted_but_for_the_users_own() -> None:
