@@ -33,6 +33,7 @@ PROMISED = {
         RateLimited FallbackError StoreConflict ToolFailure""",
     "goliath_actors.models": "OpenAIChat HttpFallback",
     "goliath_actors.stores": "InMemoryStore SqliteStore",
+    "goliath_actors.policies": "Audit Guardrail RateLimit Redact Retrieval TokenBudget ToolPolicy",
     "goliath_actors.testing": "ScriptedModel ScriptExhausted tool_calls Gate Journal FailingStore check_events",
 }
 
