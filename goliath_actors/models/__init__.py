@@ -1,9 +1,11 @@
 """Adapters for model providers over HTTP: `OpenAIChat`, and `HttpFallback` for a second brain behind an address.
+`Fallbacks` makes one model of several.
 
 Floor 2, side door. Built on the public contracts only.
 """
 
+from .fallbacks import Fallbacks
 from .http_fallback import HttpFallback
 from .openai_chat import OpenAIChat
 
-__all__ = ["HttpFallback", "OpenAIChat"]
+__all__ = ["Fallbacks", "HttpFallback", "OpenAIChat"]
