@@ -1,11 +1,12 @@
 """Adapters for model providers over HTTP: `OpenAIChat`, and `HttpFallback` for a second brain behind an address.
-`Fallbacks` makes one model of several.
+`Fallbacks` makes one model of several, and `Limited` keeps a model's limits.
 
 Floor 2, side door. Built on the public contracts only.
 """
 
 from .fallbacks import Fallbacks
 from .http_fallback import HttpFallback
+from .limited import Limited, LimitedStatistics
 from .openai_chat import OpenAIChat
 
-__all__ = ["Fallbacks", "HttpFallback", "OpenAIChat"]
+__all__ = ["Fallbacks", "HttpFallback", "Limited", "LimitedStatistics", "OpenAIChat"]

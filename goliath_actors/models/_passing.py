@@ -68,7 +68,7 @@ def largest_count(models: Iterable[Model]) -> Counter | None:
     can count (`Model.count_tokens` is optional)."""
     # Any: an optional attribute, whose signature nothing but its use can check.
     optional: list[Any] = [getattr(model, "count_tokens", None) for model in models]
-    counters: list[Counter] = [count for count in optional if callable(count)]
+    counters: list[Any] = [count for count in optional if callable(count)]
     if not counters:
         return None
     return lambda text: max(count(text) for count in counters)
