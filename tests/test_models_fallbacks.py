@@ -406,6 +406,19 @@ async def test_who_says_that_a_request_is_bad_is_there_again(autojump_clock: Moc
     assert await said(model) == "A"
 
 
+async def test_who_is_asked_out_of_turn_and_says_that_a_request_is_bad_has_its_place_again(
+    autojump_clock: MockClock,
+) -> None:
+    first = scripted("a", away(), BadRequest("no"), "A")
+    second = scripted("b", "B", RateLimited("slow down", retry_after=1), "B again")
+    model = Fallbacks([first, second])
+    assert await said(model) == "B"
+    with pytest.raises(BadRequest):
+        await said(model)
+    await trio.sleep(1)
+    assert await said(model) == "A"
+
+
 def test_another_loop_begins_without_what_was_remembered() -> None:
     first = scripted("a", away(), "A")
     model = Fallbacks([first, scripted("b", "B")])

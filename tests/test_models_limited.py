@@ -291,6 +291,14 @@ async def test_a_reply_that_failed_or_was_left_keeps_what_it_has_booked() -> Non
     assert model.statistics().tokens == 30
 
 
+async def test_what_was_reported_before_a_reply_broke_off_does_not_lower_what_is_booked() -> None:
+    model = Limited(Timed(usage=Usage(1, 1)), tpm=100)
+    async with model.stream(ask("1" * 20)) as events:
+        assert await anext(events) == ModelText("ok")
+        assert await anext(events) == ModelUsage(Usage(1, 1))
+    assert model.statistics().tokens == 20
+
+
 async def test_a_request_larger_than_a_minute_allows_waits_for_an_empty_one(autojump_clock: MockClock) -> None:
     inner = Timed()
     model = Limited(inner, tpm=10)
