@@ -31,7 +31,7 @@ PROMISED = {
     "goliath_actors.errors": """GoliathError ConfigError GoliathExtensionError GoliathBudgetError MailboxFull
         ConversationBusy RuntimeClosed RunAborted ReentrantRun ModelError ModelUnavailable ContextOverflow Refused
         RateLimited FallbackError StoreConflict ToolFailure""",
-    "goliath_actors.models": "OpenAIChat HttpFallback",
+    "goliath_actors.models": "AnthropicMessages Fallbacks HttpFallback Limited LimitedStatistics OpenAIChat",
     "goliath_actors.stores": "InMemoryStore SqliteStore",
     "goliath_actors.policies": "Audit Guardrail RateLimit Redact Retrieval TokenBudget ToolPolicy",
     "goliath_actors.testing": "ScriptedModel ScriptExhausted tool_calls Gate Journal FailingStore check_events",

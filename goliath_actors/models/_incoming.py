@@ -1,6 +1,6 @@
 """One response as it comes in: bytes awaited under the right time-out, and handed on as model events.
 
-Floor 2, side door. Uses _pool, _sse, _reply, _errors; used by openai_chat.
+Floor 2, side door. Uses _pool, _sse, _errors; used by the adapters. What bytes mean is the decoder's: one a dialect.
 
 Why this is an object and no async generator: a time-out is a cancel scope, and none may be held while the consumer has
 an event. Each wait has a scope of its own instead, and what is left of the time is kept between them.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import final
+from typing import Protocol, final
 
 import attrs
 import trio
@@ -21,10 +21,9 @@ from goliath_actors.errors import ModelError, ModelUnavailable
 from ._errors import Scrubber
 from ._http import httpx
 from ._pool import close_response
-from ._reply import Reply
 from ._sse import Frame, Framer, FrameTooLarge, JsonLines, ServerSentEvents, WholeBody
 
-__all__ = ["Incoming", "Patience"]
+__all__ = ["Decoder", "Incoming", "Patience"]
 
 ERROR_BODY = 64 * 1024
 """Bytes that are read of a response which is an error."""
@@ -60,13 +59,47 @@ class Patience:
         )
 
 
+class Decoder(Protocol):
+    """What a reply says, in one dialect: frames in, events out. It never waits."""
+
+    progress: bool
+    """True once something of worth has come; whoever waits sets it back. Comments and pings do not set it."""
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """True if a finish reason or the end marker has come."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """True if nothing more can come that counts."""
+        ...
+
+    def feed(self, frame: Frame) -> list[ModelEvent]:
+        """Return the events of one frame of a stream. Raises: `ModelError`."""
+        ...
+
+    def feed_whole(self, frame: Frame) -> list[ModelEvent]:
+        """Return the events of a reply that came as one body. Raises: `ModelError`."""
+        ...
+
+    def end(self, cut: str) -> tuple[list[ModelEvent], ModelError | None]:
+        """Return the last events, and the error that follows them; `cut` says what has ended the stream."""
+        ...
+
+
 @final
 @attrs.define(eq=False)
 class Incoming(AsyncIterator[ModelEvent]):
     """The events of one response, for one task. `left` is what is left of the time until the first piece."""
 
     _response: httpx.Response
-    _reply: Reply
+    _reply: Decoder
     _scrub: Scrubber
     _patience: Patience
     # Invariant: seconds of *waiting* until the next piece must have come; a consumer that takes its time uses none.

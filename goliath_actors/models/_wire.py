@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from goliath_actors.abc import ModelRequest, ToolSpec
 from goliath_actors.values import Message, ToolCall
 
-__all__ = ["compact_json", "encode", "request_body"]
+__all__ = ["arguments_text", "compact_json", "encode", "request_body"]
 
 
 def request_body(model: str, request: ModelRequest, settings: Mapping[str, object]) -> dict[str, object]:
@@ -94,11 +94,11 @@ def _call(call: ToolCall) -> dict[str, object]:
     return {
         "id": call.id,
         "type": "function",
-        "function": {"name": call.name, "arguments": _arguments(call.arguments)},
+        "function": {"name": call.name, "arguments": arguments_text(call.arguments)},
     }
 
 
-def _arguments(text: str) -> str:
+def arguments_text(text: str) -> str:
     """What the model wrote, if it is a JSON object. Templates of local servers parse it and fail on anything else, so
     arguments that were refused at their time are shown inside an object."""
     if not text.strip():

@@ -14,17 +14,17 @@ from contextlib import asynccontextmanager
 from typing import final
 
 import attrs
-import trio
 
 from goliath_actors.abc import ModelEvent, ModelRequest
-from goliath_actors.errors import BadRequest, ConfigError
+from goliath_actors.errors import ConfigError
 
-from ._errors import Scrubber, from_exchange, from_response
-from ._http import check_seconds, httpx, parse_url, place
+from ._errors import Scrubber
+from ._exchange import Exchange, as_settings, check_key, check_options, scrubber
+from ._http import httpx, parse_url, place
 from ._incoming import Incoming, Patience
 from ._pool import Endpoint
 from ._reply import Reply
-from ._wire import encode, request_body
+from ._wire import request_body
 
 __all__ = ["OpenAIChat"]
 
@@ -32,9 +32,6 @@ PUBLIC_URL = "https://api.openai.com/v1"
 
 _OWN_END = re.compile(r"(?:/+chat/+completions)?/*$", re.IGNORECASE)
 _OTHER_END = re.compile(r"/v\d\w*/+(?P<end>chat|completions|embeddings|messages|models|responses)$", re.IGNORECASE)
-
-SHORTEST_SECRET = 4
-"""Characters. Shorter values are no secrets, and hiding them everywhere would make messages unreadable."""
 
 
 def _base_path(path: str) -> str:
@@ -49,12 +46,6 @@ def _base_path(path: str) -> str:
             f"base_url ends in /{other['end']}; give the address in front of that, like http://127.0.0.1:11434/v1"
         )
     return base
-
-
-def _as_settings(settings: Mapping[str, object] | None) -> Mapping[str, object]:
-    if settings is not None and not isinstance(settings, Mapping):
-        raise ConfigError("settings is a mapping of sampling parameters, such as {'temperature': 0.2}")
-    return dict(settings or {})
 
 
 @final
@@ -90,7 +81,7 @@ class OpenAIChat:
     first_token_timeout: float = attrs.field(default=120.0, kw_only=True)
     idle_timeout: float = attrs.field(default=60.0, kw_only=True)
     retries: int = attrs.field(default=2, kw_only=True)
-    _settings: Mapping[str, object] = attrs.field(alias="settings", default=None, converter=_as_settings, kw_only=True)
+    _settings: Mapping[str, object] = attrs.field(alias="settings", default=None, converter=as_settings, kw_only=True)
     window: int | None = attrs.field(default=None, kw_only=True)
     _http: httpx.AsyncClient | None = attrs.field(alias="http", default=None, kw_only=True)
     _url: httpx.URL = attrs.field(init=False)
@@ -102,28 +93,16 @@ class OpenAIChat:
     _wall_clock: Callable[[], float] = attrs.field(default=time.time, init=False)
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.model, str) or not self.model.strip():
-            raise ConfigError("the model's name is blank; say which model the provider shall use")
-        for limit in ("connect_timeout", "first_token_timeout", "idle_timeout"):
-            check_seconds(limit, getattr(self, limit))
-        if type(self.retries) is not int or self.retries < 0:
-            raise ConfigError(f"retries is {self.retries!r}; it counts repeats, 0 or more")
-        if self.window is not None and (type(self.window) is not int or self.window < 1):
-            raise ConfigError(f"window is {self.window!r}; it is a number of tokens, or None if unknown")
-        if self._http is not None and not isinstance(self._http, httpx.AsyncClient):
-            raise ConfigError(f"http is an httpx2.AsyncClient, not {type(self._http).__name__}")
+        seconds = {name: getattr(self, name) for name in ("connect_timeout", "first_token_timeout", "idle_timeout")}
+        check_options(self.model, seconds, self.retries, self.window, self._http)
         base = self._base_url if self._base_url is not None else os.environ.get("OPENAI_BASE_URL") or PUBLIC_URL
         url, basic = parse_url("base_url", base)
         self._url = url.copy_with(path=f"{_base_path(url.path)}/chat/completions")
         self._headers = {"accept": "text/event-stream, application/json", "accept-encoding": "identity"}
-        key = (self._api_key if self._api_key is not None else os.environ.get("OPENAI_API_KEY", "")).strip()
-        if not key.isascii() or not key.isprintable() or " " in key:
-            raise ConfigError("api_key holds characters that no header can carry; check how it was read")
+        key = check_key(self._api_key if self._api_key is not None else os.environ.get("OPENAI_API_KEY", ""))
         if key or basic:
             self._headers["authorization"] = f"Bearer {key}" if key else basic or ""
-        # Some providers want the key in the address, so what stands in its query is as secret.
-        secrets = (key, (basic or "").removeprefix("Basic "), *(value for _, value in url.params.multi_items()))
-        self._scrub = Scrubber(tuple(secret for secret in secrets if len(secret) >= SHORTEST_SECRET))
+        self._scrub = scrubber(key, basic, url)
         self._patience = Patience(self.first_token_timeout, self.idle_timeout, place(self._url))
         self._endpoint = Endpoint(self._http)
 
@@ -170,26 +149,6 @@ class OpenAIChat:
         await self._endpoint.aclose()
 
     async def _send(self, request: ModelRequest) -> Incoming:
-        try:
-            content = encode(request_body(self.model, request, self._settings))
-        except (TypeError, ValueError) as error:
-            raise BadRequest(f"the request cannot be written as JSON: {error}", code="not-json") from error
-        began = trio.current_time()
-        response: httpx.Response | None = None
-        with trio.move_on_after(self.first_token_timeout):
-            try:
-                response = await self._endpoint.post(self._url, self._headers, content, self.connect_timeout)
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
-                raise from_exchange(error, self._patience.server, self._scrub, self.connect_timeout) from error
-        if response is None:
-            raise self._patience.first_exceeded()
         reply = Reply(self._scrub, (call.id for message in request.messages for call in message.tool_calls))
-        left = self.first_token_timeout - (trio.current_time() - began)
-        incoming = Incoming(response, reply, self._scrub, self._patience, left)
-        if response.is_success:
-            return incoming
-        try:
-            body = await incoming.read_error()
-        finally:
-            await incoming.aclose()
-        raise from_response(response.status_code, response.headers, body, self._scrub, self._wall_clock())
+        exchange = Exchange(self._endpoint, self._url, self._headers, self._scrub, self._patience, self.connect_timeout)
+        return await exchange.send(request_body(self.model, request, self._settings), reply, self._wall_clock)

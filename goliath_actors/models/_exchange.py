@@ -1,0 +1,102 @@
+"""What every adapter over HTTP does alike: check its configuration, send one request, open its reply.
+
+Floor 2, side door. Uses _pool, _incoming, _errors; used by openai_chat and anthropic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+import trio
+
+from goliath_actors.errors import BadRequest, ConfigError
+
+from ._errors import Scrubber, from_exchange, from_response
+from ._http import check_seconds, httpx
+from ._incoming import Decoder, Incoming, Patience
+from ._pool import Endpoint
+from ._wire import encode
+
+__all__ = ["SHORTEST_SECRET", "Exchange", "as_settings", "check_key", "check_options", "scrubber"]
+
+SHORTEST_SECRET = 4
+"""Characters. Shorter values are no secrets, and hiding them everywhere would make messages unreadable."""
+
+
+def as_settings(settings: Mapping[str, object] | None) -> Mapping[str, object]:
+    """Return a copy of an adapter's `settings`. Raises: `ConfigError`."""
+    if settings is not None and not isinstance(settings, Mapping):
+        raise ConfigError("settings is a mapping of sampling parameters, such as {'temperature': 0.2}")
+    return dict(settings or {})
+
+
+def check_options(model: object, seconds: Mapping[str, object], retries: object, window: object, http: object) -> None:
+    """Raise `ConfigError` for what no adapter can work with; `seconds` are its time-outs by name."""
+    if not isinstance(model, str) or not model.strip():
+        raise ConfigError("the model's name is blank; say which model the provider shall use")
+    for limit, value in seconds.items():
+        check_seconds(limit, value)
+    if type(retries) is not int or retries < 0:
+        raise ConfigError(f"retries is {retries!r}; it counts repeats, 0 or more")
+    if window is not None and (type(window) is not int or window < 1):
+        raise ConfigError(f"window is {window!r}; it is a number of tokens, or None if unknown")
+    if http is not None and not isinstance(http, httpx.AsyncClient):
+        raise ConfigError(f"http is an httpx2.AsyncClient, not {type(http).__name__}")
+
+
+def check_key(given: str) -> str:
+    """Return the key as a header carries it. Raises: `ConfigError`, which does not repeat it."""
+    key = given.strip()
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise ConfigError("api_key holds characters that no header can carry; check how it was read")
+    return key
+
+
+def scrubber(key: str, basic: str | None, url: httpx.URL) -> Scrubber:
+    """Return what keeps the key, the user and password of the address (`basic`) and its query out of messages."""
+    # Some providers want the key in the address, so what stands in its query is as secret.
+    secrets = (key, (basic or "").removeprefix("Basic "), *(value for _, value in url.params.multi_items()))
+    return Scrubber(tuple(secret for secret in secrets if len(secret) >= SHORTEST_SECRET))
+
+
+@attrs.frozen(eq=False)
+class Exchange:
+    """One adapter's way to its provider. `wall_clock` gives seconds since the epoch, for the dates in `Retry-After`."""
+
+    endpoint: Endpoint
+    url: httpx.URL
+    headers: dict[str, str] = attrs.field(repr=False)
+    scrub: Scrubber
+    patience: Patience
+    connect_timeout: float
+
+    async def send(self, body: Mapping[str, object], reply: Decoder, wall_clock: Callable[[], float]) -> Incoming:
+        """Send one request and return its reply, to be read and closed by the caller.
+
+        Raises: `ModelError` and its kinds.
+
+        Cancellation: the connection is closed.
+        """
+        try:
+            content = encode(body)
+        except (TypeError, ValueError) as error:
+            raise BadRequest(f"the request cannot be written as JSON: {error}", code="not-json") from error
+        began = trio.current_time()
+        response: httpx.Response | None = None
+        with trio.move_on_after(self.patience.first):
+            try:
+                response = await self.endpoint.post(self.url, self.headers, content, self.connect_timeout)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                raise from_exchange(error, self.patience.server, self.scrub, self.connect_timeout) from error
+        if response is None:
+            raise self.patience.first_exceeded()
+        left = self.patience.first - (trio.current_time() - began)
+        incoming = Incoming(response, reply, self.scrub, self.patience, left)
+        if response.is_success:
+            return incoming
+        try:
+            error_body = await incoming.read_error()
+        finally:
+            await incoming.aclose()
+        raise from_response(response.status_code, response.headers, error_body, self.scrub, wall_clock())

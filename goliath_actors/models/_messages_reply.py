@@ -1,0 +1,258 @@
+"""What a reply in the messages dialect says: decoded frames in, model events out, and a verdict at the end.
+
+Floor 2, side door. Uses _sse, _calls, _errors, _reply; used by anthropic. A reply is a list of blocks, streamed one
+behind the other: text, calls, and kinds that are no answer (thinking). It is complete when a stop reason or
+`message_stop` has come; without either it was cut off.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import final
+
+from goliath_actors.abc import ModelDone, ModelEvent, ModelText, ModelUsage
+from goliath_actors.errors import ModelError, ModelUnavailable, Refused
+from goliath_actors.values import Usage
+
+from ._calls import Calls, Surrogates
+from ._errors import Report, Scrubber, from_report
+from ._reply import usage_of
+from ._sse import Frame
+from ._wire import compact_json
+
+__all__ = ["MessagesReply"]
+
+_REASONS = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+}
+_INPUT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+_COUNTS = (*_INPUT, "output_tokens")
+
+Payload = Mapping[str, object]
+
+
+@final
+class MessagesReply:
+    """One reply as it comes in. `taken` are the tool-call ids that the conversation has already; `reply_tool` is the
+    tool whose input is the reply's text."""
+
+    def __init__(self, scrub: Scrubber, taken: Iterable[str] = (), reply_tool: str | None = None) -> None:
+        self._scrub = scrub
+        self._reply_tool = reply_tool
+        self._text: list[str] = []
+        # What is said beside a reply that is the input of a tool; it counts only if that tool is never called.
+        self._aside: list[str] = []
+        self._replying: int | None = None  # the block whose input is the reply
+        self._replied = False
+        self._whole_text = Surrogates()
+        self._calls = Calls(taken)
+        self._counts: dict[str, object] = {}
+        self._usage: Usage | None = None
+        self._finish: str | None = None
+        self._why_refused = ""
+        self._marked = False
+        self._seen = False
+        self.progress = False
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self._text)
+
+    @property
+    def complete(self) -> bool:
+        """True if a stop reason or `message_stop` has come."""
+        return self._marked or self._finish is not None
+
+    @property
+    def ended(self) -> bool:
+        """True if nothing more can come that counts."""
+        return self._marked
+
+    def feed(self, frame: Frame) -> list[ModelEvent]:
+        """Return the events of one frame of a stream.
+
+        Raises: `ModelError` if it reports an error or is not JSON; what came before it stays in `text`.
+        """
+        data = frame.data.strip()
+        if not data:
+            return []
+        self._seen = True
+        if data == "[DONE]":  # of proxies that know the other dialect better
+            self._marked = self.progress = True
+            return []
+        try:
+            payload: object = json.loads(data)
+        except (ValueError, RecursionError):
+            if frame.cut:
+                return []  # the connection ended inside this frame: cut off, not malformed
+            if frame.event == "error":
+                raise from_report(Report(data), self._scrub, partial=self.text) from None
+            raise self._unusable(f"an event of the reply is not JSON: {self._scrub(data, 100)}") from None
+        report = Report.find(payload) or (Report.of(payload) if frame.event == "error" else None)
+        if report is not None:
+            raise from_report(report, self._scrub, partial=self.text)
+        if not isinstance(payload, dict):
+            return []
+        match payload.get("type"):
+            case "message_start":
+                # No progress: the provider has taken the request, and nothing says that the model is at work.
+                return self._count(_part(payload, "message").get("usage"), progress=False)
+            case "content_block_start":
+                return self._begin(payload.get("index"), _part(payload, "content_block"))
+            case "content_block_delta":
+                return self._delta(payload.get("index"), _part(payload, "delta"))
+            case "message_delta":
+                self._stop(_part(payload, "delta"))
+                return self._count(payload.get("usage"))
+            case "message_stop":
+                self._marked = self.progress = True
+        return []
+
+    def feed_whole(self, frame: Frame) -> list[ModelEvent]:
+        """Return the events of a reply that came as one body; it is complete then.
+
+        Raises: `ModelError` if it reports an error or is no reply.
+        """
+        self._seen = True
+        try:
+            payload: object = json.loads(frame.data)
+        except (ValueError, RecursionError):
+            kind = "a web page" if frame.data.lstrip().startswith("<") else "something that is not JSON"
+            raise self._unusable(f"the server sent {kind} instead of a reply: {self._scrub(frame.data, 150)}") from None
+        report = Report.find(payload)
+        if report is not None:
+            raise from_report(report, self._scrub, partial=self.text)
+        content = payload.get("content") if isinstance(payload, dict) else None
+        if not isinstance(payload, dict) or not isinstance(content, list):
+            raise self._unusable(f"the server sent JSON that is no reply: {self._scrub(frame.data, 150)}")
+        events: list[ModelEvent] = []
+        for number, block in enumerate(content):
+            if isinstance(block, dict):
+                events.extend(self._begin(number, block))
+        self._stop(payload)
+        events.extend(self._count(payload.get("usage")))
+        self._marked = True
+        return events
+
+    def end(self, cut: str) -> tuple[list[ModelEvent], ModelError | None]:
+        """Return the last events, and the error that follows them if this was no answer.
+
+        Arguments: `cut` says what has ended the stream, for the message if the reply is not complete.
+        """
+        if not self.complete:
+            if not self._seen:
+                return [], ModelUnavailable("the server sent an empty reply", code="empty")
+            return [], ModelUnavailable(cut, code="truncated", partial=self.text)
+        events: list[ModelEvent] = [] if self._replied else self._say("".join(self._aside))
+        if left := self._whole_text.close():
+            self._text.append(left)
+            events.append(ModelText(left))
+        if self._finish == "refusal":
+            said = self._scrub(self._why_refused) or "the model declined to answer"
+            return events, Refused(said, code="refusal", partial=self.text)
+        if not self._calls and not self.text.strip():
+            why = "the model's reply is empty"
+            if self._finish == "length":
+                why += ": its whole allowance went elsewhere (thinking?); raise max_tokens"
+            return events, ModelUnavailable(why, code="empty")
+        finish = self._finish or "unknown"
+        if self._replied and finish == "tool_calls" and not self._calls:
+            finish = "stop"  # the one call was the reply
+        return [*events, *self._calls.close(), ModelDone(finish)], None
+
+    def _begin(self, index: object, block: Payload) -> list[ModelEvent]:
+        match block.get("type"):
+            case "text":
+                return self._spoken(block.get("text"))
+            case "tool_use":
+                self.progress = True
+                given = block.get("input")
+                # An empty input stands for one that is still to come.
+                arguments = compact_json(given) if isinstance(given, dict) and given else ""
+                if self._reply_tool is not None and block.get("name") == self._reply_tool:
+                    self._replying = index if type(index) is int else None
+                    self._replied = True
+                    return self._say(arguments)
+                function = {"name": block.get("name"), "arguments": arguments}
+                return [*self._calls.feed([{"index": index, "id": block.get("id"), "function": function}])]
+        return []
+
+    def _delta(self, index: object, delta: Payload) -> list[ModelEvent]:
+        # Thinking is no answer, but it shows that the model is at work.
+        self.progress = True
+        match delta.get("type"):
+            case "text_delta":
+                return self._spoken(delta.get("text"))
+            case "input_json_delta":
+                piece = delta.get("partial_json")
+                if self._replied and index == self._replying:
+                    return self._say(piece)
+                return [*self._calls.feed([{"index": index, "function": {"arguments": piece}}])] if piece else []
+        return []
+
+    def _spoken(self, piece: object) -> list[ModelEvent]:
+        if isinstance(piece, str) and piece:
+            self.progress = True
+            if self._reply_tool is None:
+                return self._say(piece)
+            self._aside.append(piece)
+        return []
+
+    def _say(self, piece: object) -> list[ModelEvent]:
+        text = self._whole_text(piece) if isinstance(piece, str) else ""
+        if not text:
+            return []
+        self._text.append(text)
+        return [ModelText(text)]
+
+    def _stop(self, fields: Payload) -> None:
+        reason = fields.get("stop_reason")
+        if isinstance(reason, str) and reason.strip():
+            self.progress = True
+            self._finish = _REASONS.get(reason.strip(), reason.strip())
+        details = fields.get("stop_details")
+        if isinstance(details, dict) and isinstance(details.get("explanation"), str):
+            self._why_refused = details["explanation"]
+
+    def _count(self, reported: object, *, progress: bool = True) -> list[ModelEvent]:
+        """Take running totals: those of the end replace those of the beginning, and either may leave some out."""
+        if not isinstance(reported, dict):
+            return []
+        self._counts.update({name: reported[name] for name in _COUNTS if _is_count(reported.get(name))})
+        details = reported.get("output_tokens_details")
+        thought = details.get("thinking_tokens") if isinstance(details, dict) else None
+        if _is_count(thought):
+            self._counts["thinking_tokens"] = thought
+        counts: dict[str, int] = {name: int(str(count)) for name, count in self._counts.items()}
+        usage = usage_of(
+            {
+                # What was read from a cache, or written to one, comes on top of the provider's own count.
+                "input_tokens": sum(counts.get(name, 0) for name in _INPUT),
+                "output_tokens": counts.get("output_tokens", 0),
+                "prompt_tokens_details": {"cached_tokens": counts.get("cache_read_input_tokens", 0)},
+                "completion_tokens_details": {"reasoning_tokens": counts.get("thinking_tokens", 0)},
+            }
+        )
+        if usage is None or usage == self._usage:
+            return []
+        self._usage = usage
+        self.progress = self.progress or progress
+        return [ModelUsage(usage)]
+
+    def _unusable(self, message: str) -> ModelUnavailable:
+        return ModelUnavailable(message, code="bad-response", partial=self.text)
+
+
+def _part(payload: Payload, name: str) -> Payload:
+    part = payload.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
