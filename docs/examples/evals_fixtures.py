@@ -1,6 +1,7 @@
 """Evaluation: two asks with what must come of them, each asked twice, and the report."""
 
 import itertools
+from typing import Any
 
 import trio
 
@@ -22,18 +23,17 @@ FIXTURES = [
 
 # A real model stands here in a real evaluation: it is what is being measured.
 LOOK, ANSWER = {"kind": "tool", "tool": "list_tasks", "brief": "look"}, {"kind": "answer", "brief": "say it"}
-SCRIPTS = itertools.cycle(
-    [
-        [LOOK, ANSWER, "Milk is left."],
-        [LOOK, ANSWER, "Nothing is left."],
-        [{"kind": "escalate", "brief": "too long for me"}],
-        [{"kind": "escalate", "brief": "too long for me"}],
-    ]
-)
+SCRIPTS: list[list[Any]] = [
+    [LOOK, ANSWER, "Milk is left."],
+    [LOOK, ANSWER, "Nothing is left."],
+    [{"kind": "escalate", "brief": "too long for me"}],
+    [{"kind": "escalate", "brief": "too long for me"}],
+]
+scripts = itertools.cycle(SCRIPTS)
 
 
 def make_agent() -> Agent:
-    return Agent(model=ScriptedModel(next(SCRIPTS)), tools=[list_tasks], fallback=acknowledge)
+    return Agent(model=ScriptedModel(next(scripts)), tools=[list_tasks], fallback=acknowledge)
 
 
 async def main() -> None:
