@@ -38,6 +38,7 @@ MODULES: Final = {
     "goliath_actors.stores": "Where conversations live between runs.",
     "goliath_actors.tokens": "Token counters.",
     "goliath_actors.testing": "Fakes and checkers for tests.",
+    "goliath_actors.evals": "Evaluation: fixtures, attempts and a report.",
 }
 # Described on pages of their own.
 ELSEWHERE: Final = {"hooks.md": hooks.__all__, "errors.md": errors.__all__, "events.md": events.__all__}

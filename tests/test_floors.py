@@ -41,6 +41,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_runtime",),
     ("_open",),
     ("__init__",),
+    ("evals",),
     ("_cli",),
     ("cli", "pytest_plugin"),
     ("__main__",),
