@@ -44,6 +44,7 @@ PUBLIC = (
     "goliath_actors.models",
     "goliath_actors.models.local",
     "goliath_actors.stores",
+    "goliath_actors.files",
     "goliath_actors.testing",
     "goliath_actors.tokens",
 )
