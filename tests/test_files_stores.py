@@ -158,6 +158,14 @@ async def test_fs_03_files_in_sqlite_outlive_the_object_and_namespaces_are_apart
     assert await paths(SqliteFiles(tmp_path / "f.db", "one")) == ["/a"]
 
 
+async def test_fs_03_any_string_names_a_namespace(tmp_path: Path) -> None:
+    names = ["", "a", "a\0", "\ud800", "\\ud800"]
+    for name in names:
+        await SqliteFiles(tmp_path / "f.db", name).write("/a", repr(name))
+    held = [await SqliteFiles(tmp_path / "f.db", name).read("/a") for name in names]
+    assert [file.text for file in held if file] == [repr(name) for name in names]
+
+
 async def test_fs_03_exactly_one_of_two_edits_of_one_revision_wins(tmp_path: Path) -> None:
     first = await SqliteFiles(tmp_path / "f.db").write("/a", "start")
     ended: list[str] = []

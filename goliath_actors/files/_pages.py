@@ -14,7 +14,7 @@ from typing import Final
 from goliath_actors._text import clip_tokens, grapheme_boundary
 from goliath_actors.errors import ToolFailure
 
-__all__ = ["digest", "excerpt", "fit_text", "make_cursor", "read_cursor"]
+__all__ = ["digest", "excerpt", "fit_text", "make_cursor", "read_cursor", "shrink"]
 
 Count = Callable[[str], int]
 

@@ -17,7 +17,7 @@ import trio
 
 from goliath_actors.errors import ConfigError, StoreError, StoreTooNew
 
-from ._contract import DEFAULT_LIST, File, FileEntry, FilePage, check_limit, check_text, refuse_stale
+from ._contract import DEFAULT_LIST, File, FileEntry, FilePage, check_limit, check_text, encode, refuse_stale
 from ._paths import file_path, normalise
 
 __all__ = ["SqliteFiles"]
@@ -58,6 +58,11 @@ class SqliteFiles:
     busy_timeout: float = attrs.field(default=5.0, kw_only=True)
     _threads: trio.CapacityLimiter = attrs.field(factory=_limiter, init=False, repr=False)
 
+    @property
+    def _key(self) -> bytes:
+        # Bytes, since a conversation id may be any string, also one that SQLite has no text for.
+        return encode(self.namespace)
+
     async def list(self, under: str = "/", after: str | None = None, limit: int = DEFAULT_LIST) -> FilePage:
         """Return a page of the files at or below a path; see `Files.list`."""
         check_limit(limit)
@@ -68,7 +73,7 @@ class SqliteFiles:
             rows = db.execute(
                 "SELECT path, revision, size FROM files WHERE namespace = ? AND path > ?"
                 " AND (path = ? OR (path > ? AND path < ?)) ORDER BY path LIMIT ?",
-                (self.namespace, after or "", base, base + "/", base + "0", limit + 1),
+                (self._key, after or "", base, base + "/", base + "0", limit + 1),
             ).fetchall()
             entries = tuple(FileEntry(path, str(revision), size) for path, revision, size in rows[:limit])
             return FilePage(entries, entries[-1].path if len(rows) > limit else None)
@@ -81,7 +86,7 @@ class SqliteFiles:
 
         def work(db: sqlite3.Connection) -> File | None:
             row = db.execute(
-                "SELECT text, revision FROM files WHERE namespace = ? AND path = ?", (self.namespace, wanted)
+                "SELECT text, revision FROM files WHERE namespace = ? AND path = ?", (self._key, wanted)
             ).fetchone()
             return None if row is None else File(wanted, row[0].decode("utf-8", "surrogatepass"), str(row[1]))
 
@@ -98,11 +103,11 @@ class SqliteFiles:
             (revision,) = db.execute(
                 "INSERT INTO revisions VALUES (?, 1) ON CONFLICT (namespace) DO UPDATE SET last = last + 1"
                 " RETURNING last",
-                (self.namespace,),
+                (self._key,),
             ).fetchone()
             db.execute(
                 "INSERT OR REPLACE INTO files (namespace, path, revision, size, text) VALUES (?, ?, ?, ?, ?)",
-                (self.namespace, wanted, revision, len(data), data),
+                (self._key, wanted, revision, len(data), data),
             )
             return File(wanted, text, str(revision))
 
@@ -114,14 +119,12 @@ class SqliteFiles:
 
         def work(db: sqlite3.Connection) -> None:
             refuse_stale(wanted, self._revision(db, wanted), expect)
-            db.execute("DELETE FROM files WHERE namespace = ? AND path = ?", (self.namespace, wanted))
+            db.execute("DELETE FROM files WHERE namespace = ? AND path = ?", (self._key, wanted))
 
         await self._do(work, writes=True)
 
     def _revision(self, db: sqlite3.Connection, path: str) -> str | None:
-        row = db.execute(
-            "SELECT revision FROM files WHERE namespace = ? AND path = ?", (self.namespace, path)
-        ).fetchone()
+        row = db.execute("SELECT revision FROM files WHERE namespace = ? AND path = ?", (self._key, path)).fetchone()
         return None if row is None else str(row[0])
 
     async def _do(self, work: Callable[[sqlite3.Connection], T], *, writes: bool = False) -> T:
@@ -153,9 +156,9 @@ class SqliteFiles:
             if db.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
                 raise StoreError(f"{self.path} is no file of SqliteFiles; choose another")
             db.execute(
-                "CREATE TABLE files (namespace TEXT NOT NULL, path TEXT NOT NULL, revision INTEGER NOT NULL,"
+                "CREATE TABLE files (namespace BLOB NOT NULL, path TEXT NOT NULL, revision INTEGER NOT NULL,"
                 " size INTEGER NOT NULL, text BLOB NOT NULL, PRIMARY KEY (namespace, path))"
             )
-            db.execute("CREATE TABLE revisions (namespace TEXT PRIMARY KEY, last INTEGER NOT NULL)")
+            db.execute("CREATE TABLE revisions (namespace BLOB PRIMARY KEY, last INTEGER NOT NULL)")
             db.execute(f"PRAGMA user_version = {_SCHEMA}")
         db.execute("COMMIT")
