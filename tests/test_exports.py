@@ -35,6 +35,7 @@ PROMISED = {
     "goliath_actors.stores": "InMemoryStore SqliteStore",
     "goliath_actors.policies": "Audit Guardrail RateLimit Redact Retrieval TokenBudget ToolPolicy",
     "goliath_actors.evals": "Fixture evaluate Report Attempt Evaluated acknowledge",
+    "goliath_actors.files": "CompositeFiles MemoryFiles SqliteFiles StaticFiles file_tools",
     "goliath_actors.testing": "ScriptedModel ScriptExhausted tool_calls Gate Journal FailingStore check_events",
 }
 

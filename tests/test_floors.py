@@ -21,7 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_roster", "_budget"),
     ("_journal", "_threads"),
     ("_mailbox", "_panel"),
-    ("models", "policies", "stores"),
+    ("files", "models", "policies", "stores"),
     ("_conformance", "_work"),
     ("testing",),
     ("_prompts", "_provider", "_stream", "_session", "_composition", "_waiting"),
