@@ -55,6 +55,8 @@ class _Holder:
     entered: bool = False
     error: Exception | None = None
 
+    # A lifespan's own code is kept from Ctrl-C like ours: it is entered whole and left whole.
+    @trio.lowlevel.enable_ki_protection
     async def hold(self) -> None:
         try:
             with trio.CancelScope() as scope:
@@ -74,7 +76,18 @@ class _Holder:
             self.crashed()
 
 
+# Why the leaving has a task of its own: Ctrl-C is raised in the main task wherever it waits, shielded or not; a nursery
+# being left only takes note of it and waits on.
+@trio.lowlevel.enable_ki_protection
+async def _leave_all(holders: Sequence[_Holder]) -> None:
+    with trio.CancelScope(shield=True):
+        for holder in reversed(holders):
+            holder.leave.set()
+            await holder.left.wait()
+
+
 @asynccontextmanager
+@trio.lowlevel.enable_ki_protection
 async def hold_all(managers: Sequence[AbstractAsyncContextManager[Any]]) -> AsyncIterator[None]:
     """Enter `managers` in order and leave them in reverse, all of them, whatever fails or is cancelled.
 
@@ -104,10 +117,7 @@ async def hold_all(managers: Sequence[AbstractAsyncContextManager[Any]]) -> Asyn
                     # One that is still being entered may yet succeed, and is then left at once, like the others.
                     if holders and not holders[-1].settled.is_set():
                         nursery.cancel_scope.cancel()
-                    with trio.CancelScope(shield=True):
-                        for holder in reversed(holders):
-                            holder.leave.set()
-                            await holder.left.wait()
+                    nursery.start_soon(_leave_all, holders)
     finally:
         errors = [holder.error for holder in reversed(holders) if holder.error is not None]
         _raise_first(failed, [error for error in errors if error is not failed], passing)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import Any, final
 
+import attrs
 import trio
 
 from ._agent import Agent, check_seconds
@@ -60,8 +62,7 @@ def _made(
     return Runtime(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
 
 
-@asynccontextmanager
-async def open_runtime(
+def open_runtime(
     *agents: Agent[Any],
     store: Store | None = None,
     max_running: int | None = None,
@@ -69,7 +70,7 @@ async def open_runtime(
     max_waiting: int | None = None,
     finish_timeout: float | None = None,
     idle_timeout: float | None = 300.0,
-) -> AsyncIterator[Runtime]:
+) -> AbstractAsyncContextManager[Runtime]:
     """Open a runtime for the length of an `async with` block.
 
     Arguments:
@@ -86,6 +87,38 @@ async def open_runtime(
     Cancellation: a normal end of the block waits for every accepted run. An exception in the block, or cancellation
     from outside, aborts all of them (cause `shutdown`), tells every observer, and then passes, a single error bare.
     """
+    return _Whole(_opened(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout))
+
+
+@final
+@attrs.frozen(eq=False)
+class _Whole:
+    """A block that Ctrl-C does not catch between its manager's frames, half entered or half left."""
+
+    _manager: AbstractAsyncContextManager[Runtime]
+
+    @trio.lowlevel.enable_ki_protection
+    async def __aenter__(self) -> Runtime:
+        return await self._manager.__aenter__()
+
+    @trio.lowlevel.enable_ki_protection
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return await self._manager.__aexit__(kind, error, traceback)
+
+
+@asynccontextmanager
+@trio.lowlevel.enable_ki_protection
+async def _opened(
+    agents: tuple[Agent[Any], ...],
+    store: Store | None,
+    max_running: int | None,
+    mailbox_capacity: int,
+    max_waiting: int | None,
+    finish_timeout: float | None,
+    idle_timeout: float | None,
+) -> AsyncIterator[Runtime]:
     if not trio.lowlevel.in_trio_run():
         raise ConfigError("goliath_actors runs on trio: open a runtime inside trio.run(main), not under another loop")
     runtime = _made(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
@@ -98,9 +131,11 @@ async def open_runtime(
         with passing:
             async with hold_all([*held, *closing(agents), *lifespans(agents)]):
                 async with trio.open_nursery() as outer:
-                    outer.start_soon(runtime.watch)  # first: the shielded host ends at its word alone
-                    await outer.start(runtime.host)
-                    outer.start_soon(runtime.sweep)
+                    # No `outer.start`: interrupted, it waits for the host, which is shielded and ends only at the
+                    # watcher's word, which has it from `outer`.
+                    for task in (runtime.watch, runtime.host, runtime.sweep):
+                        outer.start_soon(task)
+                    await runtime.wait_hosted()
                     try:
                         yield runtime
                     except Exception as error:  # noqa: BLE001  # raised below, bare, once every run has been told

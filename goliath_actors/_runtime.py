@@ -82,6 +82,7 @@ class Runtime:
         self._quiet: AsyncBool | None = None
         # What calls a tool without a conversation. Counted in _live.
         self._invoked: set[Run] = set()
+        self._hosted = trio.Event()
         self._finished = trio.Event()
         self._drained = trio.Event()
         self._accepted = self._running = 0
@@ -759,16 +760,22 @@ class Runtime:
 
     # --- the skeleton -----------------------------------------------------------------------------------------------
 
-    async def host(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    @trio.lowlevel.enable_ki_protection
+    async def host(self) -> None:
         """Keep the runs' nursery, shielded, until the runtime is closed and nothing is left."""
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                task_status.started()
+                self._hosted.set()
                 await self._finished.wait()
         if self._fatal is not None:
             raise self._fatal
 
+    async def wait_hosted(self) -> None:
+        """Wait until runs have a nursery."""
+        await self._hosted.wait()
+
+    @trio.lowlevel.enable_ki_protection
     async def watch(self) -> None:
         """Sleep until the outer nursery is cancelled; then abort every run. Nothing is caught."""
         try:
@@ -776,6 +783,7 @@ class Runtime:
         finally:
             self.shut_down("the runtime was cancelled")
 
+    @trio.lowlevel.enable_ki_protection
     async def sweep(self) -> None:
         """Forget idle conversations as their time runs out."""
         await self._directory.sweep()
@@ -807,6 +815,7 @@ class Runtime:
         """Wait until a drain is over."""
         await self._drained.wait()
 
+    @trio.lowlevel.enable_ki_protection
     async def _abort_all(self) -> None:
         envelopes = [envelope for actor in self._directory for envelope in actor.envelopes()]
         envelopes += self._invoked
