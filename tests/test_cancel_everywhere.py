@@ -302,8 +302,11 @@ async def accepted(runtime: Runtime) -> None:
         await trio.lowlevel.checkpoint()
 
 
-def judge(played: Played, cause: str, error: str | None) -> None:
-    """Hold one simulated run against the invariants of docs/design.md."""
+def judge_ending(played: Any, cause: str, error: str | None) -> None:
+    """Hold one simulated run, of either loop, against what no loop has a part in: replies, observers, proof, grammar.
+
+    `played` is what the loop's own `play` gave.
+    """
     run, second = played.run, played.second
     outcome = run.outcome
     # 4: everybody was answered, exactly once, and with the outcome.
@@ -344,6 +347,13 @@ def judge(played: Played, cause: str, error: str | None) -> None:
     trace = check_events(outcome.trace)
     assert trace[-1].status == outcome.status  # type: ignore[attr-defined]
     check_events(second.outcome.trace)
+
+
+def judge(played: Played, cause: str, error: str | None) -> None:
+    """Hold one simulated run against the invariants of docs/design.md."""
+    judge_ending(played, cause, error)
+    outcome = played.run.outcome
+    assert outcome is not None
     # 9: an effect is in the step log, and, where the store works, in the record.
     writes = [step for step in outcome.steps if step.writes]
     assert len(writes) <= 1
