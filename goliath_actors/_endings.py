@@ -17,27 +17,18 @@ from ._kept import kept_steps
 from ._memory import remember
 from ._roles import Device, Replaced
 from ._session import Session
-from ._work import Ending, Work
+from ._work import CallbackContext, Ending, Work
 from .errors import FallbackError
 from .events import Answer, Escalate
 from .hooks import AfterAnswer, BeforeFallback, Stop
 from .values import FallbackAnswer, FallbackRequest, Memory, Responded, Step
 
-__all__ = ["Endings", "FallbackContext"]
+__all__ = ["Endings"]
 
 # Reasons for which a best-effort answer makes no sense: the device that would give it is what failed.
 NO_BEST_EFFORT = frozenset({"model-error", "model-unavailable", "context-budget", "answer-invalid"})
 # Reasons after which the device is not asked to summarise either.
 DEVICE_FAILED = frozenset({"model-error", "model-unavailable", "context-budget"})
-
-
-@attrs.frozen
-class FallbackContext:
-    """What a fallback gets as its second parameter, if it takes one."""
-
-    run_id: str
-    conversation_id: str | None
-    context: Any
 
 
 @attrs.define(eq=False)
@@ -107,9 +98,7 @@ class Endings:
         return await self.finish(text, device_failed=reason in DEVICE_FAILED)
 
     async def _ask_fallback(self, fallback: Callable[..., Any], request: FallbackRequest) -> str:
-        journal = self.work.journal
-        about = FallbackContext(journal.run_id, journal.conversation_id, self.work.context)
-        args, kwargs = _with_context(fallback, request, about)
+        args, kwargs = _with_context(fallback, request, CallbackContext.of(self.work))
         answer: Any = fallback(*args, **kwargs)
         if inspect.isawaitable(answer):
             answer = await answer
@@ -167,7 +156,7 @@ class Endings:
 
 
 def _with_context(
-    fallback: Callable[..., Any], request: FallbackRequest, about: FallbackContext
+    fallback: Callable[..., Any], request: FallbackRequest, about: CallbackContext
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments for a fallback: the request, and the context if its signature has a place for one."""
     try:

@@ -15,23 +15,21 @@ import trio
 from ._agent import Agent, check_facts
 from ._entrance import before_run
 from ._journal import RunJournal
-from ._kept import keep_writes
+from ._kept import keep_writes, saving_seconds
 from ._mailbox import Run
 from ._panel import Panel, RunStopped
 from ._schema import OutputSchema
 from ._threads import ConversationThreads
 from ._toolloop import ToolLoop
 from ._waiting import waiting_ask
-from ._work import Ending, Health, Work
+from ._work import CallbackContext, Ending, Health, Work
 from .abc import Model, Store
 from .errors import ConfigError
 from .events import Escalate, RunStarted
 from .hooks import Respond
 from .values import Responded, RunResult, Stopped
 
-__all__ = ["CallbackContext", "Finished", "RunOptions", "execute_run", "make_work"]
-
-KEEP_WRITES_SECONDS = 10.0  # C10: the bound on saving where `finish_timeout` is None
+__all__ = ["Finished", "RunOptions", "execute_run", "make_work"]
 
 
 @attrs.frozen
@@ -46,15 +44,6 @@ class RunOptions:
     answers: Mapping[str, Any] | None = None
     # Of a run that rewrites history first: how.
     rewrite: Literal["regenerate"] | None = None
-
-
-@attrs.frozen
-class CallbackContext:
-    """What `facts` and `fallback` get if they take a context."""
-
-    run_id: str
-    conversation_id: str | None
-    context: Any
 
 
 @attrs.frozen
@@ -122,12 +111,8 @@ async def execute_run(
         return finished
     finally:
         if not done:
-            with trio.CancelScope(shield=True, deadline=_save_deadline(work.finish_timeout)):
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + saving_seconds(work)):
                 await keep_writes(work)
-
-
-def _save_deadline(finish_timeout: float | None) -> float:
-    return trio.current_time() + (KEEP_WRITES_SECONDS if finish_timeout is None else finish_timeout)
 
 
 async def _drive(agent: Agent[Any], work: Work) -> Finished:
@@ -172,9 +157,7 @@ async def _configure(agent: Agent[Any], work: Work) -> None:
     work.journal.enter("config")
     with work.journal.origin("config"):
         if callable(facts):
-            journal = work.journal
-            about = CallbackContext(journal.run_id, journal.conversation_id, work.context)
-            answer: Any = facts(about) if takes_argument(facts) else facts()
+            answer: Any = facts(CallbackContext.of(work)) if takes_argument(facts) else facts()
             if inspect.isawaitable(answer):
                 answer = await answer
             work.facts = dict(check_facts(answer))

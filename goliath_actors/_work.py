@@ -24,7 +24,7 @@ from .hooks import Respond
 from .tools import Tool
 from .values import Message, Responded, Waiting
 
-__all__ = ["Ending", "Health", "Loop", "Work"]
+__all__ = ["CallbackContext", "Ending", "Health", "Loop", "Work"]
 
 
 @attrs.define(eq=False)
@@ -95,6 +95,21 @@ class Work:
             yield
         finally:
             scope.deadline = trio.current_time() + left
+
+
+@attrs.frozen
+class CallbackContext:
+    """What `facts` and `fallback` get if they take a context."""
+
+    run_id: str
+    conversation_id: str | None
+    # Any: the application's own object.
+    context: Any
+
+    @classmethod
+    def of(cls, work: Work) -> CallbackContext:
+        """Return what a callback of this run gets."""
+        return cls(work.journal.run_id, work.journal.conversation_id, work.context)
 
 
 @attrs.frozen
