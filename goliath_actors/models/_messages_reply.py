@@ -17,7 +17,7 @@ from goliath_actors.values import Usage
 
 from ._calls import Calls, Surrogates
 from ._errors import Report, Scrubber, from_report
-from ._reply import usage_of
+from ._reply import read_payload, unusable, usage_of
 from ._sse import Frame
 from ._wire import compact_json
 
@@ -86,18 +86,8 @@ class MessagesReply:
         if data == "[DONE]":  # of proxies that know the other dialect better
             self._marked = self.progress = True
             return []
-        try:
-            payload: object = json.loads(data)
-        except (ValueError, RecursionError):
-            if frame.cut:
-                return []  # the connection ended inside this frame: cut off, not malformed
-            if frame.event == "error":
-                raise from_report(Report(data), self._scrub, partial=self.text) from None
-            raise self._unusable(f"an event of the reply is not JSON: {self._scrub(data, 100)}") from None
-        report = Report.find(payload) or (Report.of(payload) if frame.event == "error" else None)
-        if report is not None:
-            raise from_report(report, self._scrub, partial=self.text)
-        if not isinstance(payload, dict):
+        payload = read_payload(frame, json.loads, self._scrub, self.text)
+        if payload is None:
             return []
         match payload.get("type"):
             case "message_start":
@@ -246,7 +236,7 @@ class MessagesReply:
         return [ModelUsage(usage)]
 
     def _unusable(self, message: str) -> ModelUnavailable:
-        return ModelUnavailable(message, code="bad-response", partial=self.text)
+        return unusable(message, self.text)
 
 
 def _part(payload: Payload, name: str) -> Payload:

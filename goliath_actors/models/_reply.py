@@ -8,7 +8,7 @@ without either it was cut off.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import final
 
 from goliath_actors.abc import ModelDone, ModelEvent, ModelText, ModelUsage
@@ -19,7 +19,7 @@ from ._calls import Calls, Surrogates
 from ._errors import Report, Scrubber, from_report
 from ._sse import Frame
 
-__all__ = ["Reply", "usage_of"]
+__all__ = ["Reply", "read_payload", "unusable", "usage_of"]
 
 _LENGTH = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
 _FILTERED = frozenset({"content_filter", "content_filtered", "prohibited_content", "refusal", "safety"})
@@ -73,18 +73,8 @@ class Reply:
         if data == "[DONE]":
             self._marked = self.progress = True
             return []
-        try:
-            payload = _decode(data)
-        except (ValueError, RecursionError):
-            if frame.cut:
-                return []  # the connection ended inside this frame: cut off, not malformed
-            if frame.event == "error":
-                raise from_report(Report(data), self._scrub, partial=self.text) from None
-            raise self._unusable(f"an event of the reply is not JSON: {self._scrub(data, 100)}") from None
-        report = Report.find(payload) or (Report.of(payload) if frame.event == "error" else None)
-        if report is not None:
-            raise from_report(report, self._scrub, partial=self.text)
-        if not isinstance(payload, dict):
+        payload = read_payload(frame, _decode, self._scrub, self.text)
+        if payload is None:
             return []
         if "choices" not in payload and "done" in payload:
             return self._line(payload)
@@ -209,7 +199,36 @@ class Reply:
         return [ModelUsage(usage)]
 
     def _unusable(self, message: str) -> ModelUnavailable:
-        return ModelUnavailable(message, code="bad-response", partial=self.text)
+        return unusable(message, self.text)
+
+
+def read_payload(
+    frame: Frame, decode: Callable[[str], object], scrub: Scrubber, partial: str
+) -> dict[str, object] | None:
+    """Return the object that one event of a stream holds, None if it holds nothing that counts.
+
+    Arguments: `decode`, the dialect's own reader of JSON; `partial`, the text that came before.
+
+    Raises: `ModelError` if it reports an error or is not JSON.
+    """
+    data = frame.data.strip()
+    try:
+        payload = decode(data)
+    except (ValueError, RecursionError):
+        if frame.cut:
+            return None  # the connection ended inside this frame: cut off, not malformed
+        if frame.event == "error":
+            raise from_report(Report(data), scrub, partial=partial) from None
+        raise unusable(f"an event of the reply is not JSON: {scrub(data, 100)}", partial) from None
+    report = Report.find(payload) or (Report.of(payload) if frame.event == "error" else None)
+    if report is not None:
+        raise from_report(report, scrub, partial=partial)
+    return payload if isinstance(payload, dict) else None
+
+
+def unusable(message: str, partial: str) -> ModelUnavailable:
+    """Return the error for what is no reply."""
+    return ModelUnavailable(message, code="bad-response", partial=partial)
 
 
 def usage_of(reported: object) -> Usage | None:
