@@ -250,6 +250,7 @@ class StreamBlock:
         self._run: Run | None = None
         self._guard: Any = None
 
+    @trio.lowlevel.enable_ki_protection  # as the waits of a `Run`
     async def __aenter__(self) -> Run:
         if self._run is not None:
             raise ConfigError("a stream block can be entered once; call stream(...) again for another run")
@@ -266,6 +267,7 @@ class StreamBlock:
                 await self._leave()
         return run
 
+    @trio.lowlevel.enable_ki_protection
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:

@@ -297,6 +297,7 @@ class EventStream:
     def __aiter__(self) -> EventStream:
         return self
 
+    @trio.lowlevel.enable_ki_protection  # as the waits of a `Run`
     async def __anext__(self) -> Event:
         await trio.lowlevel.checkpoint()
         while True:

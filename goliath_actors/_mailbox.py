@@ -28,6 +28,10 @@ current_run: ContextVar[Run | None] = ContextVar("goliath_actors_current_run", d
 """The run in whose context this code runs, also in tasks that its tools start (R14)."""
 
 
+# Why waits are kept from Ctrl-C between their steps: nothing of an application runs in them, and half a wait leaves
+# traces, here and in trio. It arrives all the same, wherever they really wait.
+
+
 @final
 @attrs.define(eq=False, repr=False)
 class Run:
@@ -81,6 +85,7 @@ class Run:
         """
         self.request_abort("requested", reason)
 
+    @trio.lowlevel.enable_ki_protection
     async def wait(self) -> RunResult:
         """Wait for the run's reply.
 
@@ -180,6 +185,7 @@ class Run:
         assert reply is not None
         return reply
 
+    @trio.lowlevel.enable_ki_protection
     async def wait_replied(self) -> None:
         """Wait for the reply, ending the run itself if its time runs out before it has begun.
 
@@ -199,6 +205,7 @@ class Run:
             else:
                 await self._replied.wait()
 
+    @trio.lowlevel.enable_ki_protection
     async def wait_ended(self) -> None:
         """Wait until nothing of the run goes on, observers included.
 
@@ -211,6 +218,7 @@ class Run:
             self._ended = trio.Event()
         await self._ended.wait()
 
+    @trio.lowlevel.enable_ki_protection
     async def own(self) -> RunResult:
         """Wait as the run's owner (R8): if the waiter is cancelled, the run is aborted, cause `caller`, and the
         cancellation goes on only when the run is over, unless it never began (R7)."""
@@ -223,6 +231,7 @@ class Run:
                 await self.abandon()
         return self.unwrap()
 
+    @trio.lowlevel.enable_ki_protection
     async def abandon(self) -> None:
         """End the run because its owner leaves, and wait for its end, shielded, if it has begun."""
         self.request_abort("caller")

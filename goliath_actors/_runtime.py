@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
@@ -94,6 +94,7 @@ class Runtime:
 
     # --- doors ------------------------------------------------------------------------------------------------------
 
+    @trio.lowlevel.enable_ki_protection  # as the waits of a `Run`
     async def run(
         self,
         ask: str,
@@ -222,6 +223,7 @@ class Runtime:
         entry = self._entry(agent)
         return Conversation(self, entry.agent, checked_id(conversation_id))
 
+    @trio.lowlevel.enable_ki_protection
     async def invoke_tool(
         self,
         name: str,
@@ -256,7 +258,7 @@ class Runtime:
         threads = ConversationThreads(self._threads)
         work = make_work(entry.agent, run, panel, self.store, entry.key(None), Health(), threads)
         with self._invoking(run), run.scope:
-            return await invoke(work, name, input)
+            return await _interruptibly(invoke, work, name, input)
         error = run.early_reply
         assert isinstance(error, RunAborted)
         raise error
@@ -272,6 +274,7 @@ class Runtime:
             self._invoked.discard(run)
             self._leave()
 
+    @trio.lowlevel.enable_ki_protection
     async def drain(self, grace: float) -> DrainReport:
         """Refuse new asks, wait up to `grace` seconds for the accepted ones, abort the rest.
 
@@ -730,6 +733,7 @@ class Runtime:
         """Change entries' visibility in one commit."""
         await self.store.commit(self._entry(agent).key(conversation_id), Change(visibility=dict(changes)))
 
+    @trio.lowlevel.enable_ki_protection
     async def forget(self, agent: Any, conversation_id: str | None) -> None:
         """Abort what the conversation has, then delete its record, as a turn of its own."""
         await self.notice()
@@ -832,6 +836,11 @@ class Runtime:
         if self._fatal is None:
             self._fatal = fatal
         self.shut_down(f"{type(fatal).__name__} in a run")
+
+
+@trio.lowlevel.disable_ki_protection  # an application's code, as in execute_run
+async def _interruptibly(function: Callable[..., Awaitable[ToolOutcome]], *args: Any) -> ToolOutcome:
+    return await function(*args)
 
 
 async def _work_turn(job: Job) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dis
+import functools
 import gc
 import itertools
 import signal
 import sys
+import types
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
@@ -294,6 +297,102 @@ def test_an_observer_hears_also_when_an_interrupt_comes_just_before_it_begins(pl
         sys.setprofile(before)
     assert told == [("hi", "completed")]
     gc.collect()  # a coroutine that was never awaited would warn now
+
+
+@functools.cache
+def beginnings(code: types.CodeType) -> frozenset[int]:
+    """Return where in a function CPython looks for signals as it begins, or goes on after a `yield`."""
+    return frozenset(
+        step.offset for step in dis.get_instructions(code) if step.opname == "RESUME" and step.arg in (0, 1)
+    )
+
+
+@attrs.define(eq=False)
+class Interrupts:
+    """Presses Ctrl-C where the n-th Python function begins, but not in code of an application: that may break off."""
+
+    at: int
+    calls: int = 0
+    pressed: bool = False
+
+    def profile(self, frame: types.FrameType, event: str, argument: object) -> None:
+        if event != "call" or not any(abs(frame.f_lasti - place) <= 2 for place in beginnings(frame.f_code)):
+            return
+        self.calls += 1
+        if self.calls != self.at:
+            return
+        above: types.FrameType | None = frame
+        while above is not None:
+            if (
+                above.f_code.co_name in ("lifespan", "on_error", "on_finish", "action")
+                or above.f_code.co_name == "_remove"
+            ):
+                return
+            above = above.f_back
+        self.pressed = True
+        sys.setprofile(None)
+        signal.raise_signal(signal.SIGINT)
+
+
+def interrupted(interrupts: Interrupts) -> tuple[list[str], list[tuple[str, str]], list[Run]]:
+    """Open a runtime, run something, leave it, all under `interrupts`; return what was told and the runs."""
+    living, told, runs = Living(), list[tuple[str, str]](), list[Run]()
+
+    class Hears(Extension[Any]):
+        name = "hears"
+
+        async def on_finish(self, ctx: Any, question: Any) -> None:
+            await trio.lowlevel.checkpoint()
+            told.append((ctx.ask, question.outcome.status))
+
+    async def action(work: Work) -> str:
+        await trio.lowlevel.checkpoint()
+        return ""
+
+    async def main() -> None:
+        sys.setprofile(interrupts.profile)
+        async with open_runtime(agent) as runtime:
+            runs.append(runtime.submit("one"))
+            async with runtime.stream("two", conversation_id="c") as run:
+                runs.append(run)
+                async for _ in run.events():
+                    pass
+            with trio.move_on_after(0):
+                await runtime.run("three")
+            await runtime.conversation("c").forget()
+            runs.append(runtime.submit("four"))
+            await runs[-1].wait()
+            await runtime.drain(1)
+        sys.setprofile(None)  # what comes now is trio's own end
+
+    agent = loop_agent(action, extensions=(living, Hears()))
+    before = sys.getprofile()
+    try:
+        trio.run(main)
+    except KeyboardInterrupt:
+        assert interrupts.pressed
+    else:
+        assert not interrupts.pressed
+    finally:
+        sys.setprofile(before)
+    return living.log, told, runs
+
+
+def test_ctrl_c_wherever_it_comes_leaves_everything_in_order() -> None:
+    whole = Interrupts(0)
+    interrupted(whole)
+    assert whole.calls > 1000
+    pressed = 0
+    for at in range(1, whole.calls, 29):
+        interrupts = Interrupts(at)
+        log, told, runs = interrupted(interrupts)
+        pressed += interrupts.pressed
+        assert (at, log) in ((at, []), (at, ["entered", "left"]))
+        assert [run.state for run in runs] == ["done"] * len(runs)
+        ends = [(run.ask, run.outcome.status) for run in runs if run.outcome is not None]
+        assert len(told) == len(set(told))
+        assert set(ends) <= set(told)  # Ctrl-C may have come between accepting a run and handing it over
+    assert pressed > 50
 
 
 # --- a Cancelled that is no cancellation (R12, R17) -------------------------------------------------------------------
