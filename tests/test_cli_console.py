@@ -235,3 +235,36 @@ async def test_in_another_thread_the_console_leaves_signals_alone() -> None:
     assert signal.getsignal(signal.SIGCONT) == before
     os.close(theirs)
     os.close(ours)
+
+
+@pytest.mark.parametrize("before_the_prompt", [True, False])
+async def test_ctrl_d_leaves_whether_it_comes_before_the_prompt_or_after(before_the_prompt: bool) -> None:
+    """A terminal that changes from whole lines to single keys hands out a Ctrl-D that was typed before as a NUL."""
+    ours, theirs = pty.openpty()
+    send, receive = trio.open_memory_channel[str](1)
+    with Console(theirs, Screen(io.StringIO(), terminal=True)).held() as console:
+        if before_the_prompt:
+            os.write(ours, b"\x04")
+        console.ask("you> ", "")
+        if not before_the_prompt:
+            os.write(ours, b"\x04")
+        with trio.fail_after(SECONDS):
+            await console.pump(send)
+    with pytest.raises(trio.EndOfChannel):
+        await receive.receive()
+    os.close(theirs)
+    os.close(ours)
+
+
+async def test_a_nul_that_comes_after_the_first_keys_at_a_prompt_is_no_ctrl_d(autojump_clock: object) -> None:
+    ours, theirs = pty.openpty()
+    with Console(theirs, Screen(io.StringIO(), terminal=True)).held() as console:
+        console.ask("you> ", "")
+        assert console._typed("a\0") == "a\x04"
+        assert console._typed("b\0") == "b\0"
+        console.drop()
+        console.ask("you> ", "")
+        await trio.sleep(1)
+        assert console._typed("c\0") == "c\0"
+    os.close(theirs)
+    os.close(ours)

@@ -7,6 +7,7 @@ goes on the terminal reads and echoes whole lines itself, so that typing then ne
 from __future__ import annotations
 
 import codecs
+import math
 import os
 import signal
 import sys
@@ -30,6 +31,8 @@ __all__ = ["Console", "PlainPrompt", "Prompter", "open_prompter"]
 
 _LEAST_ROOM = 16  # columns for what is typed; a prompt that leaves less gets a line of its own
 _SHORT_PROMPT = "> "
+# Seconds behind the change to single keys in which what is read may have been typed before it.
+_TYPED_AHEAD = 0.5
 
 
 class Prompter(Protocol):
@@ -85,6 +88,8 @@ class Console:
     _prompt: str | None = None
     _style: str = ""
     _whole_lines: str = ""
+    # On trio's clock, until when a NUL is a Ctrl-D; see `_take_keys`.
+    _typed_ahead: float = -math.inf
     # Any: termios' own list of numbers and lists.
     _before: list[Any] = attrs.field(init=False)
 
@@ -129,11 +134,16 @@ class Console:
                     )
                 except OSError:  # the terminal went away
                     return
-                ended = self._take(self._decoder.decode(data)) if data else (None,)
+                ended = self._take(self._typed(self._decoder.decode(data))) if data else (None,)
                 for line in ended:
                     if line is None:
                         return
                     await lines.send(line)
+
+    def _typed(self, text: str) -> str:
+        """Return what was typed. The first that is read after a change to single keys may have been typed before."""
+        ahead, self._typed_ahead = self._typed_ahead, -math.inf
+        return text.replace("\0", "\x04") if trio.current_time() <= ahead else text
 
     def _take(self, text: str) -> tuple[str | None, ...]:
         """Return the lines that `text` ends, None for the end of the input."""
@@ -170,6 +180,8 @@ class Console:
         mode[3] &= ~(termios.ICANON | termios.ECHO)
         mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
         termios.tcsetattr(self._fd, termios.TCSADRAIN, mode)
+        # A Ctrl-D that came while the terminal read whole lines, and that nobody has taken yet, is a NUL from here on.
+        self._typed_ahead = trio.current_time() + _TYPED_AHEAD
 
     def _cook(self) -> None:
         try:
