@@ -17,6 +17,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_schema",),
     ("tools", "tokens"),
     ("_questions",),
+    ("_answers",),
+    ("_table",),
     ("hooks",),
     ("_roster", "_budget"),
     ("_journal", "_threads"),

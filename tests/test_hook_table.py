@@ -97,7 +97,10 @@ def test_a_row_has_what_its_composition_needs(row: Row) -> None:
 def test_extension_has_one_documented_method_a_row_with_the_rows_parameters(row: Row) -> None:
     method = getattr(Extension, row.name)
     assert method.__doc__
-    names = list(inspect.signature(method).parameters)
+    parameters = inspect.signature(method).parameters
+    names = list(parameters)
+    # So that a user's own hook may call them what it likes, also in the eyes of a type checker.
+    assert {parameter.kind for parameter in parameters.values()} == {inspect.Parameter.POSITIONAL_ONLY}
     if row.composition is Composition.NEST:
         assert names == ["self", "ctx", "question", "call_next"]
     elif row.composition is Composition.PIPE:

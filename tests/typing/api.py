@@ -154,6 +154,33 @@ context_by_hand = ToolContext(context=AppContext("ada", True), submit=lambda ask
 # --- extensions -----------------------------------------------------------------------------------------------------
 
 
+class OwnWords(Extension[AppContext]):
+    """The parameters of a hook may have any names: the runtime gives them by position."""
+
+    name = "own-words"
+
+    async def before_tool(self, ctx: HookContext[AppContext], call: BeforeTool) -> Deny | None:
+        if call.tool.writes and not ctx.context.can_write:
+            return Deny("This account is read-only.")
+        return None
+
+    def around_tool(self, c: HookContext[AppContext], q: AroundTool, go: Callable[[], Awaitable[Any]]) -> Any:
+        return go()
+
+    def on_finish(self, c: HookContext[AppContext], over: OnFinish) -> None:
+        pass
+
+
+class WithoutTypes(Extension[AppContext]):
+    """As in a quick sketch. `mypy --strict` wants types in every function; nothing else is wrong with it."""
+
+    name = "without-types"
+
+    async def before_tool(self, ctx, call):  # type: ignore[no-untyped-def]
+        if call.tool.writes and not ctx.context.can_write:
+            return Deny("This account is read-only.")
+
+
 class SyncHooks(Extension[AppContext]):
     name = "sync"
     tools = (list_tasks,)
