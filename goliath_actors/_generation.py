@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from ._panel import StreamVerdict
-from ._provider import CounterFailed, bare, counting, describe, not_the_providers
+from ._provider import CounterFailed, bare, counting, describe, exhausted
 from ._stream import Heard, Screen, replayed
 from ._text import estimate
 from ._work import Work
@@ -126,7 +126,7 @@ class Generation:
         if failure is None:
             assert response is not None
             return response
-        passing = not_the_providers(failure)
+        passing = exhausted(failure)
         if passing is not None:
             self.work.journal.blame(passing, "model")
             raise passing

@@ -6,23 +6,15 @@ Floor 3. Used by everything that has to do with a model call.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from ._journal import bare, leaves
-from ._panel import RunStopped
 from ._text import clip
 from .abc import TokenCounter, ToolSpec
-from .errors import (
-    ContextOverflow,
-    GoliathBudgetError,
-    GoliathExtensionError,
-    ModelUnavailable,
-    Refused,
-    ScriptExhausted,
-)
+from .errors import ContextOverflow, ModelUnavailable, Refused, ScriptExhausted
 from .values import Message
 
 __all__ = [
@@ -32,7 +24,7 @@ __all__ = [
     "classify",
     "counting",
     "describe",
-    "not_the_providers",
+    "exhausted",
     "prompt_parts",
 ]
 
@@ -46,11 +38,9 @@ class Failure:
 
     reason: str
     error: Exception
-
-    @property
-    def over_budget(self) -> bool:
-        """True if the prompt was never sent, because it does not fit."""
-        return isinstance(self.error, GoliathBudgetError)
+    # True if the prompt was never sent, because it does not fit. Said by the room that counted it and never read off
+    # the error's type: a model may raise a `GoliathBudgetError` of its own making, which is its failure (C6a).
+    over_budget: bool = False
 
     @property
     def detail(self) -> str:
@@ -78,11 +68,8 @@ def classify(error: BaseException) -> str:
     Follows `__cause__` for 8 links, cycle-safe, into groups too; a refusal anywhere wins, else the first type that
     says something (C6a, C9).
     """
-    seen: list[BaseException] = []
-    link: BaseException | None = error
     reason = ""
-    while link is not None and len(seen) < CAUSE_LINKS and all(link is not known for known in seen):
-        seen.append(link)
+    for link in _links(error):
         for leaf in leaves(link):
             if isinstance(leaf, Refused):
                 return "guardrail"
@@ -90,15 +77,25 @@ def classify(error: BaseException) -> str:
                 reason = reason or "context-budget"
             elif isinstance(leaf, ModelUnavailable):
                 reason = reason or "model-unavailable"
-        link = link.__cause__
     return reason or "model-error"
 
 
-def not_the_providers(error: Exception) -> Exception | None:
-    """Return the leaf that must fail the run whoever let it out: a test's mistake, an extension's error."""
-    for leaf in leaves(error):
-        if isinstance(leaf, ScriptExhausted | GoliathExtensionError | RunStopped):
-            return leaf
+def _links(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its causes, 8 links, each once."""
+    seen: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and len(seen) < CAUSE_LINKS and all(link is not known for known in seen):
+        seen.append(link)
+        yield link
+        link = link.__cause__
+
+
+def exhausted(error: Exception) -> ScriptExhausted | None:
+    """Return the exhausted script behind an error, wherever a model has put it: a test's mistake is no outage (C6a)."""
+    for link in _links(error):
+        for leaf in leaves(link):
+            if isinstance(leaf, ScriptExhausted):
+                return leaf
     return None
 
 

@@ -165,6 +165,8 @@ class _Asking:
     model: Model | None = None
     # Errors that came out of a model, by identity: everything else that passes is not the provider's.
     failed: list[Exception] = attrs.Factory(list)
+    # Our own word that a patched prompt does not fit.
+    too_large: GoliathBudgetError | None = None
     # The first error of an extension or a callback inside a generation: no hook around it may make it unsaid.
     broken: Exception | None = None
     streamed: ModelResponse | None = None
@@ -208,7 +210,8 @@ class _Asking:
                 counter=work.counter.name,
             )
         if self.tokens > wanted.limit:
-            return Failure("context-budget", GoliathBudgetError(wanted.label, self.tokens, wanted.limit))
+            too_large = GoliathBudgetError(wanted.label, self.tokens, wanted.limit)
+            return Failure("context-budget", too_large, over_budget=True)
         await trio.lowlevel.checkpoint_if_cancelled()
         request = ModelRequest(
             role=wanted.role,
@@ -221,7 +224,7 @@ class _Asking:
             attempt=number,
         )
         question = _Attempt(request, number, route=wanted.route)
-        self.scope, self.streamed, self.failed = trio.CancelScope(), None, []
+        self.scope, self.streamed, self.failed, self.too_large = trio.CancelScope(), None, [], None
         problem: Exception | None = None
         reply: Reply | None = None
         # Only a transform ends an attempt from inside; every other attempt is spared the scope.
@@ -242,10 +245,9 @@ class _Asking:
         if reply is not None:
             return reply
         assert problem is not None
-        if isinstance(problem, CounterFailed):
-            return Failure("model-error", problem)
-        reason = "context-budget" if isinstance(problem, GoliathBudgetError) else classify(problem)
-        return Failure(reason, problem)
+        if problem is self.too_large:
+            return Failure("context-budget", problem, over_budget=True)
+        return Failure("model-error" if isinstance(problem, CounterFailed) else classify(problem), problem)
 
     async def _messages(self, number: int) -> tuple[Message, ...]:
         """Return the messages of this attempt, after compaction and `before_request`, and count them."""
@@ -324,9 +326,9 @@ class _Asking:
             self.failed.append(error)
             raise
         if self.tokens > self.wanted.limit:
-            too_large = GoliathBudgetError(self.wanted.label, self.tokens, self.wanted.limit)
-            self.failed.append(too_large)
-            raise too_large
+            self.too_large = GoliathBudgetError(self.wanted.label, self.tokens, self.wanted.limit)
+            self.failed.append(self.too_large)
+            raise self.too_large
 
     async def _canonical(self, response: ModelResponse) -> ModelResponse:
         """An answer of `around_model` that is not what the last `call_next` streamed is sent through

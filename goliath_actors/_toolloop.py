@@ -95,8 +95,9 @@ class ToolLoop:
                 ending = await run.go(responded)
                 done = True
                 return ending
-            except GoliathExtensionError:
-                ask = False  # no later hook of the row
+            except GoliathExtensionError as error:
+                # No later hook of the row; unless it is a model's or an application's own, which says nothing of hooks.
+                ask = work.journal.origin_of(error) != "extension"
                 raise
             except RunStopped as stop:
                 stopped = stop

@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from goliath_actors import Agent, Conductor, Extension, Message, RunAborted, open_runtime, tool
+from goliath_actors import Agent, Conductor, Extension, Message, RunAborted, ToolFailure, ToolLoop, open_runtime, tool
 from goliath_actors._provider import describe
 from goliath_actors._stream import Screen
 from goliath_actors.abc import (
@@ -25,13 +25,17 @@ from goliath_actors.abc import (
 )
 from goliath_actors.errors import (
     BadRequest,
+    ConfigError,
+    FallbackError,
     GoliathBudgetError,
     GoliathExtensionError,
     ModelError,
     ModelUnavailable,
     RateLimited,
+    ReentrantRun,
     Refused,
     ScriptExhausted,
+    StoreError,
 )
 from goliath_actors.events import (
     Answer,
@@ -244,6 +248,75 @@ async def test_whatever_leaves_a_model_call_is_the_providers_failure(played: Pla
     assert [event.error for event in told(result, ModelFinished)] == ["OSError: boom"]
 
 
+FOREIGN = [
+    GoliathBudgetError("answer", 9, 3),
+    GoliathExtensionError("theirs", "before_tool", "a hook of a runtime inside the model"),
+    ConfigError("no such deployment"),
+    StoreError("the cache is gone"),
+    ReentrantRun(("a", "b", "a")),
+    RunAborted("deadline", "inner", "plan"),
+    ToolFailure("no"),
+    FallbackError("blank"),
+    KeyError("choices"),
+]
+
+
+@pytest.mark.parametrize("hooked", [False, True], ids=["bare", "around_model"])
+@pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
+async def test_an_error_of_any_type_out_of_a_model_is_the_providers_failure(error: Exception, hooked: bool) -> None:
+    class Around(Extension[Any]):
+        name = "around"
+
+        async def around_model(self, ctx: Any, question: Any, call_next: Any) -> None:
+            await call_next()
+
+    around = [Around()] if hooked else []
+    cloud, heard = Cloud(), Journal()
+    agent = agent_of(PlayedModel([Played(enter=error)]), fallback=cloud, extensions=[*around, heard])
+    result = await run(agent)
+    assert (result.reason, result.handled_by) == ("model-error", "cloud")
+    assert cloud.requests[0].error == describe(error)
+    assert heard.rows.count("on_error") == 0
+
+    ending = await end(attrs.evolve(agent_of(PlayedModel([Played(enter=error)]), extensions=around), loop=ToolLoop()))
+    assert ending.error is error
+    assert ending.origin == "model"
+
+
+async def test_a_strict_budget_is_not_what_a_model_says_of_one() -> None:
+    error = GoliathBudgetError("answer", 9, 3)
+    result = await run(agent_of(PlayedModel([Played(enter=error)]), loop=Conductor(strict_budget=True)))
+    assert (result.text, result.reason) == ("", "model-error")
+
+
+async def test_what_an_extension_raises_around_a_model_stays_its_own() -> None:
+    class Wrapping(Extension[Any]):
+        name = "wrapping"
+
+        async def around_model(self, ctx: Any, question: Any, call_next: Any) -> None:
+            try:
+                await call_next()
+            except ConfigError as error:
+                raise LookupError("mine") from error
+
+    model = PlayedModel([Played(enter=ConfigError("theirs"))])
+    ending = await end(agent_of(model, fallback=Cloud(), extensions=[Wrapping()]))
+    assert isinstance(ending.error, GoliathExtensionError)
+    assert (ending.error.extension, ending.error.phase, ending.origin) == ("wrapping", "around_model", "extension")
+
+
+async def test_partial_text_before_a_models_own_extension_error_is_kept_through_the_hooks() -> None:
+    heard = Journal()
+    error = GoliathExtensionError("theirs", "after_plan", "inside")
+    model = PlayedModel([Played([ModelText("half")], middle=error)])
+    store = InMemoryStore()
+    agent = attrs.evolve(agent_of(model, extensions=[heard]), loop=ToolLoop())
+    ending = await end(agent, store=store)
+    assert ending.error is error
+    # An extension's own error would have ended the asking: nothing that it might have taken out is kept then.
+    assert [entry.message.text for entry in (await store.entries("agent")).entries] == ["hello", "half"]
+
+
 async def test_a_stream_that_ends_without_saying_so_was_cut_off() -> None:
     result = await run(agent_of(PlayedModel([Played([ModelText("half")])])))
     assert result.reason == "model-unavailable"
@@ -312,6 +385,14 @@ async def test_an_exhausted_script_in_a_group_still_fails_the_run() -> None:
     error = ScriptExhausted("out")
     model = PlayedModel([Played(enter=ExceptionGroup("nursery", [OSError("x"), error]))])
     ending = await end(agent_of(model, fallback=Cloud()))
+    assert ending.error is error
+
+
+async def test_an_exhausted_script_behind_another_error_still_fails_the_run() -> None:
+    error = ScriptExhausted("out")
+    wrapped = ModelUnavailable("no reply")
+    wrapped.__cause__ = error
+    ending = await end(agent_of(PlayedModel([Played(enter=wrapped)]), fallback=Cloud()))
     assert ending.error is error
 
 
