@@ -285,7 +285,7 @@ class _Run:
             call.skip("missing", f"Not done: {found.what} is not known. Ask the user for it, or use another tool.")
             await dispatch(work, call)
             return
-        call = Call(call_id, tool, plan.brief, found, self.endings.view.recent)
+        call = Call(call_id, tool, plan.brief, found, self.endings.view.recent, repairs=found.repairs)
         await run_call(work, call, duplicate=self._identical, before_write=open_run)
         if call.invalid is not None:
             raise Escalated("tool-args-invalid", call.invalid)

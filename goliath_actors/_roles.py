@@ -5,7 +5,6 @@ Floor 3½. What the provider's side cannot do ends the loop as `Escalated`; a re
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -183,15 +182,17 @@ class Device:
             return reply
         assert isinstance(reply, Reply)
         try:
-            data = read_arguments(reply.text, tool.writes or bool(tool.confirm))
+            # §P, as the native loop reads them. What was cut off did not come as far as here.
+            confirms = tool.writes or bool(tool.confirm)
+            parsed = parse_arguments(reply.text, no_parameters=False, confirms=confirms, reply=True)
         except ValueError as error:
             return Malformed(clip(str(error), PROBLEM_CHARS))
-        if not isinstance(data, dict):
-            return Malformed("a JSON object is wanted")
+        data = dict(parsed.value)
         missing = data.pop("missing", None)
         if isinstance(missing, str) and missing.strip():
             return Missing(clip(missing.strip(), MISSING_CHARS), data)
-        return _checked(tool, data)
+        checked = _checked(tool, data)
+        return checked if isinstance(checked, Malformed) else attrs.evolve(checked, repairs=parsed.repairs)
 
     # --- answer -----------------------------------------------------------------------------------------------------
 
@@ -258,22 +259,6 @@ def _checked(tool: Tool, data: Mapping[str, Any]) -> CheckedInput | Malformed:
 
 
 # --- reading replies ------------------------------------------------------------------------------------------------
-
-_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
-
-
-def read_arguments(text: str, confirms: bool) -> Any:
-    """Return the JSON value in a worker's reply.
-
-    Where a person confirms the call nothing is repaired and no key may stand twice (§P): what is asked about is what
-    the model wrote, to the letter.
-
-    Raises: `ValueError` saying what is wrong.
-    """
-    if not confirms:
-        return parse_reply(text)
-    thought = _THOUGHT.match(text)
-    return parse_arguments(text[thought.end() :] if thought else text, no_parameters=False, confirms=True).value
 
 
 def read_plan(text: str, names: Sequence[str]) -> Plan | Malformed:

@@ -87,7 +87,7 @@ def record(work: Work, call: Call, output: Any = None) -> None:
         step = attrs.evolve(step, output=output)
     call.index = step.index
     work.journal.steps.append(step)
-    work.journal.emit(ToolStarted, call_id=call.call_id, tool=call.tool.name, input=call.input)
+    work.journal.emit(ToolStarted, call_id=call.call_id, tool=call.tool.name, input=call.input, repairs=call.repairs)
 
 
 def _update(work: Work, call: Call, **changes: Any) -> None:

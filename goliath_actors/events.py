@@ -144,12 +144,16 @@ class Confirm(Event):
 
 @attrs.frozen
 class ToolStarted(Event):
-    """A tool attempt was recorded. Every attempt has one, also one that is denied, cached or declined."""
+    """A tool attempt was recorded. Every attempt has one, also one that is denied, cached or declined.
+
+    `repairs` names what had to be mended in the model's text before its arguments could be read.
+    """
 
     kind: ClassVar[str] = "tool-started"
     call_id: str
     tool: str
     input: Mapping[str, Any] = attrs.field(converter=freeze)
+    repairs: tuple[str, ...] = ()
 
 
 @attrs.frozen

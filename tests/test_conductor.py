@@ -19,15 +19,16 @@ from goliath_actors import (
     RunAborted,
     SessionFallback,
     Stop,
+    ToolLoop,
     open_runtime,
     tool,
 )
 from goliath_actors.abc import ModelDone, ModelText
 from goliath_actors.errors import ConfigError, GoliathExtensionError, ModelError, ModelUnavailable, Refused
-from goliath_actors.events import HookDecision, PlanMade
+from goliath_actors.events import HookDecision, PlanMade, ToolStarted
 from goliath_actors.hooks import PlanPatch, RunPatch
 from goliath_actors.stores import InMemoryStore
-from goliath_actors.testing import Gate, Journal, ScriptedModel, check_events
+from goliath_actors.testing import Gate, Journal, ScriptedModel, check_events, tool_calls
 from goliath_actors.values import FallbackAnswer, FallbackRequest, Message, Plan
 
 from .planned import (
@@ -330,6 +331,55 @@ async def test_arguments_of_a_call_that_is_confirmed_are_taken_to_the_letter(rep
 async def test_arguments_of_a_read_may_come_in_a_fence() -> None:
     result = await run(planned([use("find"), '```json\n{"name": "x"}\n```', ANSWER, "done"], tools=[find]))
     assert result.steps[0].result == "found x"
+
+
+MENDED = [
+    ('{"name": "x"}', ()),
+    ('<think>x?</think>{"name": "x"}', ()),
+    ('```json\n{"name": "x"}\n```', ("code-fence",)),
+    ("{'name': 'x'}", ("single-quotes",)),
+    ('{"name": "x",}', ("trailing-comma",)),
+    ('"{\\"name\\": \\"x\\"}"', ("string-encoded",)),
+    ('{"name": "x"} {"name": "x"}', ("repeated-object",)),
+    ('{"name": "y", "name": "x"}', ("duplicate-keys",)),
+    ("<think>x?</think>```\n{'name': 'x',}\n```", ("code-fence", "single-quotes", "trailing-comma")),
+]
+
+
+@pytest.mark.parametrize("loop", ["planned", "native"])
+@pytest.mark.parametrize(("reply", "repairs"), MENDED)
+async def test_light_repairs_of_a_read_are_made_and_told_in_both_loops(
+    reply: str, repairs: tuple[str, ...], loop: str
+) -> None:
+    # §P, by the same reader; a thinking block in front is the worker's alone, where a whole reply is read.
+    if loop == "planned":
+        agent = planned([use("find"), reply, ANSWER, "done"], tools=[find])
+    elif "<think>" in reply:
+        return
+    else:
+        agent = planned([tool_calls(("find", reply)), "done"], tools=[find], loop=ToolLoop())
+    result = await run(agent)
+    assert result.steps[0].result == "found x"
+    (started,) = told(result, ToolStarted)
+    assert (dict(started.input), started.repairs) == ({"name": "x"}, repairs)
+
+
+@pytest.mark.parametrize("reply", ['{"name": "x"}{"name": "y"}', 'Here: {"name": "x"}', '["x"]', "null", ""])
+async def test_what_is_not_one_object_is_asked_for_again(reply: str) -> None:
+    agent = planned([use("find"), reply, {"name": "z"}, ANSWER, "done"], tools=[find])
+    assert (await run(agent)).steps[0].result == "found z"
+    assert "was not valid" in prompt(agent, 2)
+
+
+async def test_arguments_that_were_cut_off_are_never_mended() -> None:
+    from .test_request import Played, PlayedModel
+
+    plan = [ModelText('{"kind": "tool", "tool": "find"}'), ModelDone()]
+    cut = [ModelText('{"name": "x",}'), ModelDone("length")]
+    whole = [ModelText('{"name": "z"}'), ModelDone()]
+    model = PlayedModel([Played(plan), Played(cut), Played(whole), Played([ModelText("sorry"), ModelDone()])])
+    agent = attrs.evolve(planned([], tools=[find], loop=Conductor(max_steps=1)), model=model)
+    assert (await run(agent)).steps[0].result == "found z"
 
 
 async def test_with_all_retries_at_0_the_first_bad_reply_escalates() -> None:

@@ -247,7 +247,7 @@ async def test_run_07_unusable_arguments_go_to_the_fallback() -> None:
     result = await run(agent)
     assert (result.handled_by, result.reason) == ("cloud", "tool-args-invalid")
     assert cloud.requests[0].reason == "tool-args-invalid"
-    assert "a JSON object is wanted" in prompt(agent, 2)
+    assert "arguments must be a JSON object, not a list" in prompt(agent, 2)
 
     cloud = Cloud()
     agent = planned([use("find"), "[]"], tools=[finder([])], fallback=cloud, loop=Conductor(argument_retries=0))

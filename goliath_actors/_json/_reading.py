@@ -61,11 +61,12 @@ def parse_reply(text: str) -> Any:
         raise ValueError(_complaint(error, text)) from None
 
 
-def parse_arguments(text: str | None, *, no_parameters: bool, confirms: bool) -> Parsed:
+def parse_arguments(text: str | None, *, no_parameters: bool, confirms: bool, reply: bool = False) -> Parsed:
     """Return the argument object that a model wrote as `text`; None stands for an absent text.
 
     Arguments: `no_parameters`, whether the tool can run with none: then empty, blank and null text mean `{}`;
-    `confirms`, whether a person confirms the call: then nothing is repaired at all.
+    `confirms`, whether a person confirms the call: then nothing is repaired at all; `reply`, whether the text is a
+    whole reply of a model that was asked for arguments: then a thinking block may stand in front, which is no repair.
 
     Returns: the object and the repairs, of `"code-fence"`, `"single-quotes"`, `"trailing-comma"`, `"string-encoded"`,
     `"repeated-object"` and `"duplicate-keys"`. A repair is tried only after strict parsing has failed and only if
@@ -73,6 +74,9 @@ def parse_arguments(text: str | None, *, no_parameters: bool, confirms: bool) ->
 
     Raises: ValueError, for the model: what is wrong, with at most 300 characters of the text.
     """
+    thinking = _THINKING.match(text) if reply and text is not None else None
+    if text is not None and thinking is not None:
+        text = text[thinking.end() :]
     if text is None or text.strip() in ("", "null"):
         if no_parameters:
             return Parsed({})
