@@ -13,12 +13,12 @@ import trio
 
 from ._budget import input_limit
 from ._call import Cached, Call
+from ._decisions import RunStopped, combine
 from ._endings import Endings
 from ._frozen import freeze
 from ._judge import Escalated, find_identical, two_failures, unmet
 from ._kept import forget_open_run, open_run, settle
 from ._memory import recall
-from ._panel import RunStopped, combine
 from ._request import Route
 from ._roles import CAPS, Device, Malformed, Missing, Replaced, told
 from ._session import Session, SessionFallback, check_int

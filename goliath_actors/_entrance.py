@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ._panel import combine
+from ._decisions import combine
 from ._work import Work
 from .hooks import BeforeRun, Stop
 

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import trio
 
-from ._panel import StreamVerdict
+from ._decisions import StreamVerdict
 from ._provider import CounterFailed, bare, counting, describe, exhausted
 from ._stream import Heard, Screen, replayed
 from ._text import estimate

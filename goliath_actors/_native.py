@@ -12,9 +12,9 @@ import attrs
 import trio
 
 from ._batch import Round
+from ._decisions import RunStopped, StreamVerdict
 from ._entrance import before_run
 from ._mailbox import Run
-from ._panel import RunStopped, StreamVerdict
 from ._request import say
 from ._stream import Screen
 from ._thinking import Said, Thinker, Thought

@@ -1,79 +1,32 @@
 """The extensions of one run, with their private state, and the ways to ask them.
 
-Floor 2. The dispatcher: it knows the six compositions and reads everything else off the hook table. A `Roster` is made
-once per agent; a `Panel` once per run.
+The dispatcher: it knows the six compositions and reads everything else off the hook table. Rows that decide and rows
+that observe are asked here; `_nest.py` and `_pipe.py` are the compositions that wrap something.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from types import CoroutineType
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, TypeVar
 
 import attrs
 import trio
 
+from ._decisions import Decision, RunStopped, StreamVerdict, awaitable, validated
 from ._journal import RunJournal, bare, in_words
+from ._nest import Nest
+from ._pipe import pipe
 from ._roster import Hook, Roster
 from .errors import GoliathExtensionError
 from .events import Event, HookDecision
-from .hooks import (
-    HOOKS,
-    Ask,
-    Complete,
-    Composition,
-    Continue,
-    Decline,
-    Deny,
-    Extension,
-    NextStep,
-    Question,
-    Respond,
-    Retry,
-    Row,
-    RunPatch,
-    Skip,
-    Stop,
-)
+from .hooks import HOOKS, Ask, Composition, Deny, Extension, Question, Row
 from .values import Stopped
 
-__all__ = ["Decision", "Panel", "RunStopped", "StreamVerdict", "combine", "snapshots"]
+__all__ = ["Panel", "snapshots"]
 
 T = TypeVar("T")
-
-_VERDICTS = (Stop, Respond, Deny, Ask, Retry, Skip, Decline, NextStep, Complete, Continue)
-
-
-class RunStopped(Exception):  # not an error: the way out of any depth of rooms
-    """A `Stop` was honoured. Raised and caught by rooms only; it never crosses an application's frame."""
-
-    def __init__(self, stopped: Stopped, text: str) -> None:
-        self.stopped = stopped
-        self.text = text
-        super().__init__(stopped.reason)
-
-
-@attrs.frozen(eq=False)
-class Decision:
-    """What a deciding row came to: the question with every answer applied, and the verdict that ended it, if any."""
-
-    question: Any
-    verdict: Any = None
-    extension: str = ""
-    asks: tuple[tuple[str, str], ...] = ()
-    patches: tuple[Any, ...] = ()
-
-
-@attrs.frozen
-class StreamVerdict:
-    """What a `transform_stream` said through its control."""
-
-    extension: str
-    kind: str  # "abort" or "retry"
-    text: str  # replacement or feedback
-    reason: str = ""
-    outcome: str = "blocked"
 
 
 class _Context:
@@ -120,30 +73,6 @@ class _Context:
 
     def __repr__(self) -> str:
         return f"<HookContext run={self.run_id}>"
-
-
-class _Control:
-    """`StreamControl` for one extension. Cancelling the pipe's scope is how nothing returns to the transform."""
-
-    __slots__ = ("_extension", "_scope", "verdicts")
-
-    def __init__(self, extension: str, scope: trio.CancelScope, verdicts: list[StreamVerdict]) -> None:
-        self._extension = extension
-        self._scope = scope
-        self.verdicts = verdicts
-
-    async def abort(self, reason: str, outcome: str = "blocked", replacement: str = "") -> None:
-        self.verdicts.append(StreamVerdict(self._extension, "abort", replacement, reason, outcome))
-        self._scope.cancel()
-        await trio.sleep_forever()
-
-    async def retry(self, feedback: str) -> None:
-        self.verdicts.append(StreamVerdict(self._extension, "retry", feedback))
-        self._scope.cancel()
-        await trio.sleep_forever()
-
-
-_NOTHING: Any = object()
 
 
 @attrs.define(eq=False)
@@ -227,10 +156,10 @@ class Panel:
         journal.place = "extension"
         try:
             answer = hook.call(self._context(hook), question.fork())
-            if answer is not None and _awaitable(answer):
+            if answer is not None and awaitable(answer):
                 answer = await answer
             if answer is not None:
-                answer = _validated(row, question, answer)
+                answer = validated(row, question, answer)
         except Exception as error:  # noqa: BLE001  # H4: it becomes the extension's error, or a lenient one's skip
             journal.place = None
             answer = self._failed(row, hook, bare(error))
@@ -286,126 +215,23 @@ class Panel:
         if not hooks:
             return await inner(question)
         await trio.lowlevel.checkpoint_if_cancelled()
-        return await self._layer(HOOKS[row], hooks, 0, question, inner, patched, memoised)
-
-    async def _layer(
-        self,
-        row: Row,
-        hooks: tuple[Hook, ...],
-        depth: int,
-        question: Any,
-        inner: Callable[[Any], Awaitable[T]],
-        patched: Callable[[Any, Any], Any] | None,
-        memoised: bool,
-    ) -> T:
-        if depth == len(hooks):
-            return await inner(question)
-        hook = hooks[depth]
-        passed: list[BaseException] = []
-        result: T = _NOTHING
-        called = over = False
-
-        async def call_next(patch: Any = None) -> T:
-            nonlocal result, called
-            if over:  # it would act behind the back of a run that has gone on, or is over
-                raise RuntimeError(f"call_next of {row.name} is good only while its hook runs")
-            following = question
-            if patch is None and memoised and result is not _NOTHING:
-                await trio.lowlevel.checkpoint()
-                return result
-            if patch is not None:
-                if patched is None:
-                    raise TypeError(f"call_next of {row.name} takes no argument")
-                following = patched(question, patch)
-            called, result = True, _NOTHING
-            try:
-                result = await self._layer(row, hooks, depth + 1, following, inner, patched, memoised)
-            except Exception as error:
-                passed.append(error)
-                raise
-            return result
-
-        out_of_group: Exception | None = None
-        answer: Any = None
-        try:
-            answer = hook.call(self._context(hook), question.fork(), call_next)
-            if answer is not None and _awaitable(answer):
-                answer = await answer
-            if answer is not None:
-                answer = _validated(row, question, answer)
-        except Exception as error:
-            if any(error is known for known in passed):
-                raise
-            only = bare(error)
-            if all(only is not known for known in passed):
-                raise self._extension_error(row.name, hook, only) from only
-            out_of_group = only
-        finally:
-            over = True
-        if out_of_group is not None:
-            raise out_of_group
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if answer is not None:
-            value: T = answer
-            return value
-        # No opinion: what came of the last call stands, and a hook that made none gets out of the way. Nothing is done
-        # a second time because a hook kept an error, or its own time limit, to itself.
-        if result is not _NOTHING:
-            return result
-        if not called:
-            return await self._layer(row, hooks, depth + 1, question, inner, patched, memoised)
-        if passed:
-            raise passed[-1]
-        problem = TypeError(f"it cut {row.name} short and returned nothing in its place")
-        raise self._extension_error(row.name, hook, problem) from problem
+        fault = partial(self._extension_error, row)
+        return await Nest(HOOKS[row], hooks, self._context, fault, inner, patched, memoised).run(question)
 
     # --- pipe -------------------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def pipe(
+    def pipe(
         self, row: str, events: AsyncIterator[T], scope: trio.CancelScope, verdicts: list[StreamVerdict]
-    ) -> AsyncIterator[AsyncIterator[T]]:
-        """Send `events` through every hook of a pipe row, in registration order.
+    ) -> AbstractAsyncContextManager[AsyncIterator[T]]:
+        """Send `events` through every hook of a pipe row, in registration order, while the block lasts.
 
         Arguments: `scope` is cancelled when a hook ends the stream through its control; `verdicts` then holds what
         it said (the first counts).
-        """
-        async with AsyncExitStack() as stack:
-            stream = events
-            for hook in self.roster.rows[row]:
-                passed: list[BaseException] = []
-                control = _Control(hook.extension, scope, verdicts)
-                upstream = await stack.enter_async_context(aclosing(_letting_through(stream, passed)))
-                try:
-                    out = hook.call(self._context(hook), upstream, control)
-                except Exception as error:
-                    raise self._extension_error(row, hook, error) from error
-                if out is None:
-                    continue
-                if not hasattr(out, "__aiter__"):
-                    problem = TypeError(f"an async generator is wanted, not {type(out).__name__}")
-                    raise self._extension_error(row, hook, problem) from problem
-                if hasattr(out, "aclose"):
-                    await stack.enter_async_context(aclosing(out))
-                stream = await stack.enter_async_context(aclosing(self._guarded(row, hook, out, passed)))
-            yield stream
 
-    async def _guarded(
-        self, row: str, hook: Hook, stream: Any, passed: list[BaseException]
-    ) -> AsyncGenerator[Any, None]:
-        out_of_group: Exception | None = None
-        try:
-            async for event in stream:
-                yield event
-        except Exception as error:
-            if any(error is known for known in passed):
-                raise
-            only = bare(error)
-            if all(only is not known for known in passed):
-                raise self._extension_error(row, hook, only) from only
-            out_of_group = only
-        if out_of_group is not None:
-            raise out_of_group
+        Raises: what `events` raised, as the same object; `GoliathExtensionError` for what a hook raised by itself.
+        """
+        fault = partial(self._extension_error, row)
+        return pipe(self.roster.rows[row], self._context, fault, events, scope, verdicts)
 
     # --- observe ----------------------------------------------------------------------------------------------------
 
@@ -442,7 +268,7 @@ class Panel:
         except Exception as error:  # noqa: BLE001  # an observer changes nothing
             journal.note(hook.extension, row, error)
         journal.place = None
-        if answer is None or _awaitable(answer):
+        if answer is None or awaitable(answer):
             waiting: Awaitable[object] | None = answer
             return waiting
         self._not_asked(row, hook, answer)
@@ -494,65 +320,3 @@ def snapshots(roster: Roster, journal: RunJournal) -> list[Event]:
         except Exception as error:  # noqa: BLE001  # a subscriber cannot affect the run
             journal.note(extension.name, "snapshot", error)
     return events
-
-
-def _awaitable(answer: Any) -> bool:
-    return type(answer) is CoroutineType or hasattr(answer, "__await__")
-
-
-def _validated(row: Row, question: Question, answer: Any) -> Any:
-    if not row.answers:
-        raise TypeError(f"{row.name} only observes and must return nothing, not {type(answer).__name__}")
-    right = isinstance(answer, row.answers) and not (isinstance(answer, str) and str not in row.answers)
-    if object in row.answers:  # any output will do, but a verdict is none: here it has no effect
-        right = not isinstance(answer, _VERDICTS)
-    if not right:
-        allowed = row.words or " · ".join(kind.__name__ for kind in row.answers)
-        raise TypeError(f"{row.name} may answer {allowed} or None, not {type(answer).__name__}")
-    if isinstance(answer, Stop | Respond | Deny | Retry | Ask):
-        _check_verdict(answer)
-    return answer if row.check is None else row.check(question, answer)
-
-
-def _check_verdict(verdict: Stop | Respond | Deny | Retry | Ask) -> None:
-    for field in attrs.fields(type(verdict)):
-        value = getattr(verdict, field.name)
-        if field.name != "whole_batch" and not isinstance(value, str):
-            raise TypeError(f"{type(verdict).__name__}.{field.name} must be a string, not {type(value).__name__}")
-    if isinstance(verdict, Respond) and not verdict.text.strip():
-        raise ValueError("the text of a Respond is blank")
-
-
-async def _letting_through(stream: AsyncIterator[T], passed: list[BaseException]) -> AsyncGenerator[T, None]:
-    try:
-        async for event in stream:
-            yield event
-    except Exception as error:
-        passed.append(error)
-        raise
-
-
-def combine(patches: Iterable[Any]) -> RunPatch:
-    """Fold run, plan or model patches into one: settings merge by field, options by key; a patch with a model starts
-    afresh, so what earlier ones set of both is dropped (T10); messages are appended in order."""
-    model = None
-    settings: dict[str, Any] = {}
-    options: dict[str, Any] = {}
-    messages: list[Any] = []
-    tools: list[str] | None = None
-    for patch in patches:
-        if patch.model is not None:
-            model, settings, options = patch.model, {}, {}
-        settings.update(patch.settings or {})
-        options.update(patch.provider_options or {})
-        messages.extend(patch.messages or ())
-        wanted = getattr(patch, "tools", None)
-        if wanted is not None:
-            tools = list(wanted) if tools is None else [name for name in tools if name in set(wanted)]
-    return RunPatch(
-        messages=messages or None,
-        tools=tools,
-        model=model,
-        settings=settings or None,
-        provider_options=options or None,
-    )

@@ -16,9 +16,9 @@ import attrs
 import trio
 
 from ._budget import count_prompt, source_of
+from ._decisions import StreamVerdict
 from ._frozen import freeze
 from ._generation import Generation
-from ._panel import StreamVerdict
 from ._provider import CounterFailed, Failure, classify, describe, prompt_parts
 from ._stream import Screen
 from ._work import Work

@@ -11,9 +11,9 @@ from typing import Any
 import attrs
 
 from ._budget import ContentBudgets, input_limit
+from ._decisions import StreamVerdict
 from ._json import parse_arguments, parse_reply
 from ._judge import Escalated
-from ._panel import StreamVerdict
 from ._prompts import (
     Setting,
     answer_messages,

@@ -13,11 +13,12 @@ import attrs
 import trio
 
 from ._agent import Agent, check_facts
+from ._decisions import RunStopped
 from ._entrance import before_run
 from ._journal import RunJournal
 from ._kept import keep_writes, saving_seconds
 from ._mailbox import Run
-from ._panel import Panel, RunStopped
+from ._panel import Panel
 from ._schema import OutputSchema
 from ._threads import ConversationThreads
 from ._toolloop import ToolLoop

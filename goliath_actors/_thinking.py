@@ -15,7 +15,7 @@ from ._batch import CUT_OFF
 from ._budget import count_prompt
 from ._compact import Compaction, compact, step_limit
 from ._composition import compose, system_text, unique_calls
-from ._panel import StreamVerdict, combine
+from ._decisions import StreamVerdict, combine
 from ._provider import Failure, prompt_parts
 from ._request import Reply, Route, Wanted, ask_model
 from ._stream import Screen

@@ -12,9 +12,9 @@ import attrs
 import trio
 
 from ._compact import Compaction, step_limit
+from ._decisions import RunStopped
 from ._kept import saving_seconds
 from ._native import NativeRun
-from ._panel import RunStopped
 from ._session import check_int
 from ._stream import Screen
 from ._thinking import Thinker

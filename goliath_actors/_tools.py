@@ -17,10 +17,10 @@ import trio
 
 from ._budget import ContentBudgets
 from ._call import Cached, Call, confirm, context_of, gate, needs_confirmation
+from ._decisions import RunStopped
 from ._frozen import freeze, thaw
 from ._journal import bare
 from ._json import snapshot
-from ._panel import RunStopped
 from ._provider import CounterFailed, counting
 from ._text import clip, estimate, fit_content, summarise
 from ._work import Work

@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goliath_actors import Extension, tool
+from goliath_actors._decisions import StreamVerdict, combine
 from goliath_actors._journal import RunJournal
-from goliath_actors._panel import Panel, StreamVerdict, combine
+from goliath_actors._panel import Panel
 from goliath_actors._roster import CALLBACKS, Roster, check_takes
 from goliath_actors.abc import ModelDone, ModelText
 from goliath_actors.errors import ConfigError, GoliathExtensionError, ToolInputError

@@ -1,0 +1,100 @@
+"""The composition `pipe`: a stream sent through every hook of a row, and the control by which a hook ends it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import Any, TypeVar
+
+import trio
+
+from ._decisions import StreamVerdict
+from ._journal import bare
+from ._roster import Hook
+from .errors import GoliathExtensionError
+
+__all__ = ["pipe"]
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def pipe(
+    hooks: Iterable[Hook],
+    context: Callable[[Hook], Any],
+    fault: Callable[[Hook, Exception], GoliathExtensionError],
+    events: AsyncIterator[T],
+    scope: trio.CancelScope,
+    verdicts: list[StreamVerdict],
+) -> AsyncIterator[AsyncIterator[T]]:
+    """Send `events` through every hook, in registration order. As `Panel.pipe`.
+
+    Arguments: `context` gives a hook its own; `fault` the error that stands for what a hook raised by itself.
+    """
+    async with AsyncExitStack() as stack:
+        stream = events
+        for hook in hooks:
+            passed: list[BaseException] = []
+            control = _Control(hook.extension, scope, verdicts)
+            upstream = await stack.enter_async_context(aclosing(_letting_through(stream, passed)))
+            try:
+                out = hook.call(context(hook), upstream, control)
+            except Exception as error:
+                raise fault(hook, error) from error
+            if out is None:
+                continue
+            if not hasattr(out, "__aiter__"):
+                problem = TypeError(f"an async generator is wanted, not {type(out).__name__}")
+                raise fault(hook, problem) from problem
+            if hasattr(out, "aclose"):
+                await stack.enter_async_context(aclosing(out))
+            stream = await stack.enter_async_context(aclosing(_guarded(hook, out, passed, fault)))
+        yield stream
+
+
+async def _guarded(
+    hook: Hook, stream: Any, passed: list[BaseException], fault: Callable[[Hook, Exception], GoliathExtensionError]
+) -> AsyncGenerator[Any, None]:
+    out_of_group: Exception | None = None
+    try:
+        async for event in stream:
+            yield event
+    except Exception as error:
+        if any(error is known for known in passed):
+            raise
+        only = bare(error)
+        if all(only is not known for known in passed):
+            raise fault(hook, only) from only
+        out_of_group = only
+    if out_of_group is not None:
+        raise out_of_group
+
+
+async def _letting_through(stream: AsyncIterator[T], passed: list[BaseException]) -> AsyncGenerator[T, None]:
+    try:
+        async for event in stream:
+            yield event
+    except Exception as error:
+        passed.append(error)
+        raise
+
+
+class _Control:
+    """`StreamControl` for one extension. Cancelling the pipe's scope is how nothing returns to the transform."""
+
+    __slots__ = ("_extension", "_scope", "verdicts")
+
+    def __init__(self, extension: str, scope: trio.CancelScope, verdicts: list[StreamVerdict]) -> None:
+        self._extension = extension
+        self._scope = scope
+        self.verdicts = verdicts
+
+    async def abort(self, reason: str, outcome: str = "blocked", replacement: str = "") -> None:
+        self.verdicts.append(StreamVerdict(self._extension, "abort", replacement, reason, outcome))
+        self._scope.cancel()
+        await trio.sleep_forever()
+
+    async def retry(self, feedback: str) -> None:
+        self.verdicts.append(StreamVerdict(self._extension, "retry", feedback))
+        self._scope.cancel()
+        await trio.sleep_forever()
