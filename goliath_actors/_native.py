@@ -187,7 +187,7 @@ class NativeRun:
                 raise ConfigError(f"answers are by call id, and {unknown or 'none'} wait here; these do: {known}")
             answered = [call for call in waiting if call.call_id in answers]
             self.round = tools = Round.resumed(work, answered, answers)
-        transcript.waits -= set(answers)
+        await transcript.take_up(answers)
         await tools.go(self.max_parallel_tools)
         text, calls, _ = transcript.round_of(answered[0].call_id)
         return await self._settle(tools, Plan("tools", calls=calls, text=text))

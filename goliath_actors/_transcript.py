@@ -7,7 +7,7 @@ when the conversation is loaded again.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
@@ -18,7 +18,7 @@ from ._kept import commit, saving_seconds
 from ._provider import describe
 from ._waiting import WAITING, WaitingCall, waiting_ask, waiting_calls, waiting_data
 from ._work import Work
-from .abc import UNSET, Change, Entry, Record
+from .abc import UNSET, Change, Entry, Record, Unset
 from .events import MemoryError
 from .hooks import BeforeAppend
 from .values import Message, ToolCall
@@ -179,6 +179,20 @@ class Transcript:
         data = waiting_data(self.work.ask, (*known, *calls))
         with self.work.journal.origin("memory"):
             await commit(self.work, lambda record: Change(private={**record.private, WAITING: data}))
+
+    async def take_up(self, call_ids: Collection[str]) -> None:
+        """Let calls wait no more, in one commit, before they are executed.
+
+        A process that ends in the middle of one must not leave it to be approved and executed a second time: whoever
+        loads the conversation then finds a call without a result, and closes it (S7).
+
+        Raises: what the store raised, with origin `memory`; the calls must not be executed then.
+
+        Cancellation: as `append`.
+        """
+        self.waits -= set(call_ids)
+        with self.work.journal.origin("memory"):
+            await commit(self.work, lambda record: Change(private=_not_waiting(record, call_ids)))
 
     async def refuse_waiting(self, text: str) -> list[WaitingCall]:
         """Give every waiting call a result that says why it waits no more, and return them.
@@ -367,16 +381,20 @@ class Transcript:
 
 def _appending(record: Record, entries: tuple[Entry, ...]) -> Change:
     """Append entries; a call that has its result now waits no more."""
-    change = Change(append=entries)
     closed = {entry.message.tool_call_id for entry in entries if entry.role == "tool"}
+    return Change(append=entries, private=_not_waiting(record, closed))
+
+
+def _not_waiting(record: Record, call_ids: Collection[str | None]) -> Mapping[str, Any] | Unset:
+    """Return a record's private data without calls that wait no more, `UNSET` if none of them did."""
     waiting = waiting_calls(record.private)
-    left = [call for call in waiting if call.call_id not in closed]
+    left = [call for call in waiting if call.call_id not in call_ids]
     if len(left) == len(waiting):
-        return change
+        return UNSET
     private = {key: value for key, value in record.private.items() if key != WAITING}
     if left:
         private[WAITING] = waiting_data(waiting_ask(record.private) or "", left)
-    return attrs.evolve(change, private=private)
+    return private
 
 
 def _result(call: ToolCall, text: str, private: Mapping[str, Any]) -> Draft:

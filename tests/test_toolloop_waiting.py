@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from goliath_actors import Agent, Extension, RunAborted, Tool, ToolContext, open_runtime, tool
+from goliath_actors.abc import Change
 from goliath_actors.errors import ConfigError
 from goliath_actors.events import Confirm, RunWaiting
 from goliath_actors.hooks import Complete, Continue
@@ -328,3 +329,51 @@ async def test_a_cut_at_any_checkpoint_of_a_run_that_waits_or_is_taken_up_leaves
     check_requests(requests(agent))
     assert len(sent) <= 1
     assert "waiting" not in (await store.load("agent/c")).private
+
+
+async def copy_of(store: InMemoryStore, key: str) -> InMemoryStore:
+    """What another process would find if this one were killed now."""
+    record, page = await store.load(key), await store.entries(key, after=0, limit=1000)
+    copy = InMemoryStore()
+    await copy.commit(key, Change(metadata=record.metadata, private=record.private, append=page.entries))
+    return copy
+
+
+@pytest.mark.parametrize("name", ["send", "ask_user"])
+async def test_a_process_that_is_killed_in_the_middle_of_what_was_approved_leaves_it_not_to_be_done_again(
+    name: str,
+) -> None:
+    """S7, T8: answered once, a call is executed at most once."""
+    sent: list[str] = []
+    found: list[InMemoryStore] = []
+    store = InMemoryStore()
+
+    @tool(writes=True)
+    async def send(text: str) -> str:
+        """Send a message."""
+        sent.append(text)
+        found.append(await copy_of(store, "agent/c"))
+        return "sent"
+
+    @tool
+    async def ask_user(ctx: ToolContext[Any], text: str) -> str:
+        """Ask the user, then do what they said."""
+        sent.append(await ctx.suspend(text))
+        found.append(await copy_of(store, "agent/c"))
+        return "done"
+
+    agent = native([tool_calls((name, {"text": "a"})), "done"], tools=[send, ask_user], **WAIT_FOR_APPROVAL)
+    answers = {}
+    async with open_runtime(agent, store=store) as runtime:
+        first = await runtime.run("go", conversation_id="c")
+        answers[first.waiting[0].call_id] = True if name == "send" else "a"
+        await runtime.conversation("c").resume(answers)
+    (left,) = found
+    again = native(["what now?"], tools=[send, ask_user], **WAIT_FOR_APPROVAL)
+    async with open_runtime(again, store=left) as runtime:
+        with pytest.raises(ConfigError, match="nothing waits"):
+            await runtime.conversation("c").resume(answers)
+        assert (await runtime.run("and?", conversation_id="c")).text == "what now?"
+    assert sent == ["a"]
+    closed_in_any_order(await history(left, again, "c"))
+    assert "It may have taken effect" in requests(again)[0].text
