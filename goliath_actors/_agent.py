@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, final
 
 import attrs
 
@@ -16,6 +16,7 @@ from ._conductor import Conductor
 from ._frozen import FrozenDict
 from ._roster import CALLBACKS, Roster, check_takes
 from ._schema import OutputSchema, is_async
+from ._subagent import agent_tool
 from ._toolloop import ToolLoop
 from ._work import Loop
 from .abc import Model, TokenCounter
@@ -135,6 +136,45 @@ class Agent(Generic[C]):
     def __repr__(self) -> str:
         tools = ", ".join(self.tool_table)
         return f"<Agent {self.name!r} model={self.model.name!r} tools=[{tools}] extensions={list(self.roster.names)}>"
+
+    def as_tool(
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        conversation_id: str | Callable[..., str | Awaitable[str]] | None = None,
+        writes: bool = False,
+        confirm: bool | None = None,
+        sequential: bool = False,
+        timeout: float | None = None,
+        output_mode: Literal["summary", "content"] = "content",
+    ) -> Tool:
+        """Return a tool with which another agent asks this one. It takes one argument, `ask`.
+
+        A call is a run of this agent in a conversation of the same runtime, and a child of the run that makes it: it
+        is aborted with it and uses its slot. This agent's own extensions, confirmations and limits hold inside it, and
+        none of the calling agent's. A runtime of the calling agent has this one too, without being told.
+
+        Arguments:
+          name: how the model calls it; None takes the agent's name.
+          description: what the model is told that it is good for.
+          conversation_id: which conversation of this agent is asked: a string, or a callable (ctx, input), sync or
+            async, that gives one. None: a new one for each call.
+          writes, confirm, sequential, timeout, output_mode: as of any tool; they are about the call as a whole.
+
+        Raises: `ConfigError`.
+        """
+        return agent_tool(
+            self,
+            name=name,
+            description=description,
+            conversation_id=conversation_id,
+            writes=writes,
+            confirm=confirm,
+            sequential=sequential,
+            timeout=timeout,
+            output_mode=output_mode,
+        )
 
     def _tools_by_name(self) -> dict[str, Tool]:
         table: dict[str, Tool] = {}

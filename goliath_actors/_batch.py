@@ -315,7 +315,7 @@ def _resumed(work: Work, one: WaitingCall, answer: Any) -> Call:
     except ToolInputError as error:
         problem = "; ".join(error.problems)
     call = _call(work, ToolCall(one.call_id, one.tool), tool, checked)
-    call.passed, call.answers = True, one.answers
+    call.passed, call.answers, call.asked = True, one.answers, one.payload
     if problem:
         _fail(call, ToolInputError(tool.name, (problem,)))
     elif one.kind == "question":

@@ -77,6 +77,8 @@ class Call:
     asks: tuple[tuple[str, str], ...] = ()
     # What `suspend` returns before it waits for more: the tool is entered again from its beginning.
     answers: tuple[Any, ...] = ()
+    # What it had asked for, of a call that is taken up.
+    asked: Any = None
     # Set while the call waits for a person (native tool loop): it is not over, and not executed in this run.
     waiting: WaitingCall | None = None
     # Why the arguments turned out to be unusable after all, in the resolver's words.
@@ -191,6 +193,9 @@ def context_of(work: Work, call: Call) -> ToolContext[Any]:
         result_budget=ContentBudgets(work.window).result,
         submit=work.submit,
         suspend=call.suspend,
+        delegating=work.delegating,
+        answers=call.answers,
+        asked=call.asked,
     )
 
 

@@ -7,7 +7,8 @@ whatever their number, and an idle conversation costs two pointers for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 from urllib.parse import quote
 
@@ -16,11 +17,33 @@ import trio
 
 from ._agent import Agent
 from ._conversation import Actor
+from ._subagent import Delegate
+from .errors import ConfigError
 
-__all__ = ["Directory", "Entry"]
+__all__ = ["Directory", "Entry", "with_subagents"]
 
 
 FORGET_BATCH = 1000  # conversations a tick, about a millisecond: many may have fallen idle in the same moment
+
+
+def with_subagents(agents: Sequence[Agent[Any]]) -> tuple[Agent[Any], ...]:
+    """Return the agents, and behind them those that are tools of theirs, and of those, each once (T14).
+
+    Raises: `ConfigError` if two different agents have one name.
+    """
+    found: dict[str, Agent[Any]] = {}
+    pending = deque(agents)
+    while pending:
+        agent = pending.popleft()
+        if agent.name in found:
+            if found[agent.name] is not agent:
+                raise ConfigError(f"two agents are named {agent.name!r}; give each a name=...")
+            continue
+        found[agent.name] = agent
+        for tool in agent.tool_table.values():
+            if isinstance(tool.execute, Delegate) and isinstance(tool.execute.agent, Agent):
+                pending.append(tool.execute.agent)
+    return tuple(found.values())
 
 
 @attrs.frozen(eq=False)

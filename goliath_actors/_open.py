@@ -17,6 +17,7 @@ import trio
 
 from ._agent import Agent, check_seconds
 from ._arguments import check_count
+from ._directory import with_subagents
 from ._journal import single
 from ._lifespans import Passing, closing, hold_all, lifespans
 from ._runtime import Runtime
@@ -129,7 +130,8 @@ async def _opened(
     passing = Passing()
     try:
         with passing:
-            async with hold_all([*held, *closing(agents), *lifespans(agents)]):
+            everybody = with_subagents(agents)
+            async with hold_all([*held, *closing(everybody), *lifespans(everybody)]):
                 async with trio.open_nursery() as outer:
                     # No `outer.start`: interrupted, it waits for the host, which is shielded and ends only at the
                     # watcher's word, which has it from `outer`.

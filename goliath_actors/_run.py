@@ -28,6 +28,7 @@ from .abc import Model, Store
 from .errors import ConfigError
 from .events import Escalate, RunStarted
 from .hooks import Respond
+from .tools import Delegating
 from .values import Responded, RunResult, Stopped
 
 __all__ = ["Finished", "RunOptions", "execute_run", "make_work"]
@@ -92,6 +93,7 @@ async def execute_run(
     key: str,
     health: Health,
     threads: ConversationThreads,
+    delegating: Delegating | None = None,
 ) -> Finished:
     """Do everything of a run that lies inside its scope.
 
@@ -104,7 +106,7 @@ async def execute_run(
     if journal.early_error is not None:
         raise journal.early_error
     journal.emit(RunStarted)
-    work = make_work(agent, run, panel, store, key, health, threads)
+    work = make_work(agent, run, panel, store, key, health, threads, delegating)
     done = False
     try:
         finished = await _drive(agent, work)
@@ -199,6 +201,7 @@ def make_work(
     key: str,
     health: Health,
     threads: ConversationThreads,
+    delegating: Delegating | None = None,
 ) -> Work:
     """Gather the pieces of a run: the agent's, with what the ask says for itself in front."""
     options: RunOptions = run.options
@@ -221,6 +224,7 @@ def make_work(
         health=health,
         threads=threads,
         submit=panel.submit,
+        delegating=delegating,
         context=run.context,
         confirm=agent.confirm if options.confirm is None else options.confirm,
         confirm_timeout=agent.confirm_timeout if options.confirm_timeout is None else options.confirm_timeout,

@@ -22,7 +22,7 @@ from trio_util import AsyncBool
 from ._agent import Agent, check_seconds, output_schema
 from ._arguments import check_ask, checked_id, hint
 from ._conversation import Actor, Turns
-from ._directory import Directory, Entry
+from ._directory import Directory, Entry, with_subagents
 from ._facade import Conversation, StreamBlock
 from ._journal import RunJournal
 from ._mailbox import Job, Run, Wait, current_run
@@ -59,7 +59,9 @@ class Runtime:
         finish_timeout: float | None,
         idle_timeout: float | None,
     ) -> None:
-        self._directory = Directory(agents, math.inf if idle_timeout is None else idle_timeout)
+        self._directory = Directory(with_subagents(agents), math.inf if idle_timeout is None else idle_timeout)
+        # The agent that an ask means that names none: sub-agents came along, nobody gave them.
+        self._only = agents[0].name if len(agents) == 1 else None
         self.store = store
         self._mailbox_capacity = mailbox_capacity
         self._max_waiting = max_waiting
@@ -256,7 +258,7 @@ class Runtime:
         run.journal.callbacks = ()  # there is no run, so there are no events of one; hooks are asked all the same
         panel = self._panel(entry, run)
         threads = ConversationThreads(self._threads)
-        work = make_work(entry.agent, run, panel, self.store, entry.key(None), Health(), threads)
+        work = make_work(entry.agent, run, panel, self.store, entry.key(None), Health(), threads, self)
         with self._invoking(run), run.scope:
             return await _interruptibly(invoke, work, name, input)
         error = run.early_reply
@@ -473,8 +475,8 @@ class Runtime:
 
     def _entry(self, agent: str | Agent[Any] | None) -> Entry:
         if agent is None:
-            if len(self._directory.entries) == 1:
-                return next(iter(self._directory.entries.values()))
+            if self._only is not None:
+                return self._directory.entries[self._only]
             raise ConfigError(
                 f"this runtime has several agents; say agent=... (one of {_listed(self._directory.entries)})"
             )
@@ -526,6 +528,7 @@ class Runtime:
             entry.key(actor.conversation_id),
             actor.health,
             actor.threads(self._threads),
+            self,
         )
         try:
             await supervise(run, execute, panel, self._limits, self._report_fatal)
@@ -711,6 +714,30 @@ class Runtime:
         return await self._own(
             self._accept(ask, conversation_id, agent, context, timeout, given, on_event, when_busy, waits=True)
         )
+
+    # --- agents as tools (T14) --------------------------------------------------------------------------------------
+
+    async def delegate(
+        self, agent: Any, conversation_id: str, ask: str, context: Any, answers: Mapping[str, Any] | None
+    ) -> tuple[str, Outcome]:
+        """Run an agent for a tool of the run in whose context this is called. As `tools.Delegating`.
+
+        Cancellation: as of `run`.
+        """
+        options = self._plain if answers is None else attrs.evolve(self._plain, answers=dict(answers))
+        text = ask if answers is None else RESUMED
+        run = self._accept(text, conversation_id, agent, context, None, options, None, "queue", waits=True)
+        try:
+            await self._own(run)
+        except Exception:  # noqa: BLE001  # how it ended is in its outcome, whatever it raised
+            if run.outcome is None:  # aborted while it was queued: its observers are told at its turn (R7)
+                error = run.early_reply
+                abort = run.abort_state
+                return run.id, Outcome(
+                    "aborted", None, error if isinstance(error, RunAborted) else None, "abort", abort
+                )
+        assert run.outcome is not None
+        return run.id, run.outcome
 
     # --- what conversations read and write --------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from ._schema import OutputSchema
 from ._threads import ConversationThreads
 from .abc import Model, Record, Store, TokenCounter
 from .hooks import Respond
-from .tools import Tool
+from .tools import Delegating, Tool
 from .values import Message, Responded, Waiting
 
 __all__ = ["CallbackContext", "Ending", "Health", "Loop", "Work"]
@@ -54,6 +54,8 @@ class Work:
     health: Health
     threads: ConversationThreads
     submit: Callable[..., Any]
+    # How agents that are tools of this one are run; None outside of a runtime.
+    delegating: Delegating | None = None
     # Any: the application's own object and callables, whose results are checked where they are used.
     context: Any = None
     confirm: Callable[..., Any] | None = None

@@ -6,6 +6,7 @@ Floor 0. Application errors are never wrapped in these: they reach the caller as
 from __future__ import annotations
 
 __all__ = [
+    "AgentFailed",
     "BadRequest",
     "ConfigError",
     "ContextOverflow",
@@ -232,6 +233,15 @@ class ToolFailure(GoliathError):
 
 class ToolTimeout(ToolFailure):
     """A tool did not finish within the time it declares; what it had begun may have happened."""
+
+
+class AgentFailed(ToolFailure):
+    """An agent that was called as a tool did not come to an answer. `text` is what the calling model is told;
+    `outcome`, a `SubAgentOutcome`, says more to hooks, None if there was no run."""
+
+    def __init__(self, text: str, outcome: object = None) -> None:
+        self.outcome = outcome
+        super().__init__(text)
 
 
 class ToolInputError(GoliathError):

@@ -14,7 +14,20 @@ import sys
 import types
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Literal, Union, cast, final, get_overloads, overload
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    Protocol,
+    Union,
+    cast,
+    final,
+    get_overloads,
+    overload,
+)
 
 import attrs
 
@@ -32,7 +45,7 @@ from ._schema import (
     takes_second,
 )
 from .errors import ConfigError, ToolInputError
-from .values import Exchange, Step, _exchanges, _steps
+from .values import Exchange, Outcome, Step, _exchanges, _steps
 
 __all__ = [
     "CheckedInput",
@@ -120,6 +133,23 @@ def approve_all(request: ConfirmRequest) -> bool:
 # --- what a tool gets -----------------------------------------------------------------------------------------------
 
 
+class Delegating(Protocol):
+    """How a tool that is an agent has it run, as a child of the run that called it. A runtime is one."""
+
+    async def delegate(
+        self, agent: Any, conversation_id: str, ask: str, context: Any, answers: Mapping[str, Any] | None
+    ) -> tuple[str, Outcome]:
+        """Run one ask, or take up waiting calls with `answers`, and wait for the end.
+
+        Returns: the run's id, and how it ended.
+
+        Raises: what refuses an ask. What the run raised is in its outcome.
+
+        Cancellation: aborts the run, and goes on once its observers were told.
+        """
+        ...
+
+
 @final
 @attrs.frozen(eq=False, kw_only=True)
 class ToolContext(Generic[C]):
@@ -139,6 +169,10 @@ class ToolContext(Generic[C]):
     # Aliases, since pyright does not know that attrs drops the underscore.
     _submit: Callable[..., Any] | None = attrs.field(default=None, repr=False, alias="submit")
     _suspend: Callable[[Any], Awaitable[Any]] | None = attrs.field(default=None, repr=False, alias="suspend")
+    # For agents as tools: how they are run; of a call that had waited, its answers so far and what it asked last.
+    _delegating: Delegating | None = attrs.field(default=None, repr=False, alias="delegating")
+    _answers: tuple[Any, ...] = attrs.field(default=(), repr=False, alias="answers")
+    _asked: Any = attrs.field(default=None, repr=False, alias="asked")
 
     def submit(self, ask: str, **options: Any) -> Any:
         """Submit another ask, as `Runtime.submit` does, and return its `Run`. Never waits.

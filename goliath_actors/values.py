@@ -33,6 +33,7 @@ __all__ = [
     "Status",
     "Step",
     "Stopped",
+    "SubAgentOutcome",
     "ToolCall",
     "Usage",
     "Waiting",
@@ -289,6 +290,37 @@ class Outcome:
     steps: tuple[Step, ...] = ()
     trace: tuple[Any, ...] = ()
     usage: Usage = Usage()
+
+
+@attrs.frozen
+class SubAgentOutcome:
+    """How the run of an agent that was called as a tool ended: what `after_tool` sees of it.
+
+    It is the `output` of an executed call; of one that failed it hangs on the error (`AgentFailed.outcome`).
+
+    Fields:
+      agent, conversation_id, run_id: which agent it was, and where its own history and events are found.
+      status: `completed`, `stopped`, `error`, `aborted`; `waiting`, it waits for a person.
+      text, output: its answer, and the typed value of one.
+      reason: why it has no full answer: of a stop, an escalation, an abort (its cause), an error (its type).
+      error: what it raised, as the same object.
+      waiting: what it waits for.
+      usage: tokens of its own model calls. They are no part of the calling run's usage.
+      wrote: one of its tools has changed data, or may have.
+    """
+
+    agent: str
+    conversation_id: str | None
+    run_id: str
+    status: Literal["completed", "stopped", "error", "aborted", "waiting"] = "completed"
+    text: str = ""
+    # Any: whatever type the agent's `output` names.
+    output: Any = None
+    reason: str = ""
+    error: BaseException | None = None
+    waiting: tuple[Waiting, ...] = ()
+    usage: Usage = Usage()
+    wrote: bool = False
 
 
 @attrs.frozen

@@ -47,7 +47,7 @@ ELSEWHERE: Final = {"hooks.md": hooks.__all__, "errors.md": errors.__all__, "eve
 # Live classes also have methods for the floors above them; only these are promised. Of fakes that repeat a protocol or
 # the hook table, only what they add is worth reading.
 PROMISED: Final[Mapping[str, tuple[str, ...]]] = {
-    "Agent": (),
+    "Agent": ("as_tool",),
     "Conductor": (),
     "FailingStore": ("calls",),
     "Journal": ("rows", "heard", "clear"),

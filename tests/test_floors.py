@@ -28,7 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("files", "models", "policies", "stores"),
     ("_conformance", "_work"),
     ("testing",),
-    ("_prompts", "_provider", "_stream", "_session", "_composition", "_waiting"),
+    ("_prompts", "_provider", "_stream", "_session", "_composition", "_subagent", "_waiting"),
     ("_call", "_entrance"),
     ("_generation", "_kept", "_tools"),
     ("_request", "_judge"),
