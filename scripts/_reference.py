@@ -39,6 +39,7 @@ MODULES: Final = {
     "goliath_actors.files": "Virtual files for conversations, and tools for them; see [the guide](../guides/files.md).",
     "goliath_actors.tokens": "Token counters.",
     "goliath_actors.testing": "Fakes and checkers for tests.",
+    "goliath_actors.bridge": "A runtime for asyncio programs; see [the guide](../guides/asyncio.md).",
     "goliath_actors.evals": "Evaluation: fixtures, attempts and a report.",
 }
 # Described on pages of their own.
@@ -64,11 +65,16 @@ READABLE: Final[Mapping[str, Mapping[str, str]]] = {
         "outcome": "the `Outcome` once the run is `done`, None before",
         "followed_by": "the run that took over what this one was not told in time (needs a `ToolLoop`)",
     },
+    "BridgeConversation": {"id": "the conversation's id, None for the default one"},
     "Conversation": {"id": "the conversation's id, None for the default one"},
 }
 # Made without arguments, or by something else than their constructors, which therefore say nothing.
 MADE_ELSEWHERE: Final = frozenset(
     {
+        "Bridge",
+        "BridgeConversation",
+        "BridgeRun",
+        "BridgeStream",
         "Conversation",
         "Gate",
         "LocalServer",

@@ -34,6 +34,7 @@ PROMISED = {
     "goliath_actors.models": "AnthropicMessages Fallbacks HttpFallback Limited LimitedStatistics OpenAIChat",
     "goliath_actors.stores": "InMemoryStore SqliteStore",
     "goliath_actors.policies": "Audit Guardrail RateLimit Redact Retrieval TokenBudget ToolPolicy",
+    "goliath_actors.bridge": "Bridge BridgeConversation BridgeRun BridgeStream call_asyncio open_bridge",
     "goliath_actors.evals": "Fixture evaluate Report Attempt Evaluated acknowledge",
     "goliath_actors.files": "CompositeFiles MemoryFiles SqliteFiles StaticFiles file_tools",
     "goliath_actors.testing": "ScriptedModel ScriptExhausted tool_calls Gate Journal FailingStore check_events",

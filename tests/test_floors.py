@@ -45,7 +45,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_runtime",),
     ("_open",),
     ("__init__",),
-    ("evals",),
+    ("evals", "bridge"),
     ("_cli",),
     ("cli", "pytest_plugin"),
     ("__main__",),
