@@ -23,7 +23,7 @@ from ._questions import (
     PlanPatch,
     RunPatch,
 )
-from .values import Exchange, FallbackRequest, Memory, Message, Plan, Step
+from .values import Exchange, FallbackRequest, Memory, Message, Plan, Step, ToolCall
 
 __all__ = [
     "check_append",
@@ -150,16 +150,19 @@ def check_plan(question: AfterPlan, answer: Plan) -> Plan:
     names = {tool.name for tool in question.tools}
     _need("plan", answer, str, "brief", "text")
     _need("plan", answer, (str, type(None)), "tool", "why")
+    for call in answer.calls:
+        if not isinstance(call, ToolCall):
+            raise TypeError(f"plan.calls holds ToolCall only, not {type(call).__name__}")
+        _need("call", call, str, "id", "name", "arguments")
     if question._native:
         return _check_native_plan(question, answer, names)
+    if answer.kind not in ("tool", "answer", "escalate"):
+        raise ValueError(f"a Conductor's plan is 'tool', 'answer' or 'escalate', not {answer.kind!r}")
+    if answer.calls or answer.text:
+        raise ValueError("a Conductor's plan has neither calls nor a text; to answer in its place return Respond(text)")
     if answer.kind == "tool" and answer.tool not in names:
         known = ", ".join(sorted(names)) or "none"
         raise ValueError(f"the plan names {answer.tool!r}, which is not available (available: {known})")
-    if answer.kind not in ("tool", "answer", "escalate", "tools"):
-        raise ValueError(f"{answer.kind!r} is no kind of plan")
-    for call in answer.calls:
-        if call.name not in names:
-            raise ValueError(f"the plan calls {call.name!r}, which is not available")
     return answer
 
 

@@ -29,7 +29,7 @@ from goliath_actors.events import HookDecision, PlanMade, ToolStarted
 from goliath_actors.hooks import PlanPatch, RunPatch
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import Gate, Journal, ScriptedModel, check_events, tool_calls
-from goliath_actors.values import FallbackAnswer, FallbackRequest, Message, Plan
+from goliath_actors.values import FallbackAnswer, FallbackRequest, Message, Plan, ToolCall
 
 from .planned import (
     ANSWER,
@@ -133,6 +133,25 @@ async def test_a_stop_after_the_plan_leaves_no_plan_event() -> None:
     assert told(result, PlanMade) == []
     assert [(e.decision, e.reason) for e in told(result, HookDecision)] == [("stop", "policy")]
     assert (await store.load("agent")).version == 0
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan("tools"),
+        Plan("tools", calls=[ToolCall("1", "read")]),
+        Plan("answer", calls=[ToolCall("1", "read")]),
+        Plan("answer", text="I know this."),
+        Plan("tool"),
+        Plan("tool", tool="nothing"),
+        Plan("dance"),  # type: ignore[arg-type]
+    ],
+)
+async def test_a_plan_that_is_none_of_this_loop_is_the_extensions_error(plan: Plan) -> None:
+    agent = planned([use("read")], tools=[read], extensions=[_AfterPlan([plan])], fallback=lambda request: "cloud")
+    ending = await end(agent)
+    assert isinstance(ending.error, GoliathExtensionError)
+    assert (ending.error.extension, ending.error.phase, ending.origin) == ("reviewer", "after_plan", "extension")
 
 
 async def test_an_extension_may_answer_in_the_models_place_after_the_plan() -> None:

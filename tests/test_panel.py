@@ -404,7 +404,7 @@ async def test_a_tools_raw_output_is_a_copy_per_hook_and_opaque_objects_are_pass
         ("before_request", BeforeRequest((Message("user", "x"),), "plan", 0), [], "empty"),
         ("before_request", BeforeRequest((Message("user", "x"),), "plan", 0), ["x"], "Message"),
         ("after_plan", AfterPlan(Plan("answer"), (READ,), (), 0), Plan("tool", tool="write"), "not available"),
-        ("after_plan", AfterPlan(Plan("answer"), (READ,), (), 0), Plan("dance"), "no kind"),  # type: ignore[arg-type]
+        ("after_plan", AfterPlan(Plan("answer"), (READ,), (), 0), Plan("dance"), "not 'dance'"),  # type: ignore[arg-type]
         ("after_plan", AfterPlan(Plan("answer"), (READ,), (), 0), Respond(" "), "blank"),
         ("after_plan", AfterPlan(Plan("answer"), (), (), 0), Plan("answer", 3), "plan.brief is of type int"),  # type: ignore[arg-type]
         ("after_plan", AfterPlan(Plan("answer"), (), (), 0), Plan("answer", why=3), "plan.why"),  # type: ignore[arg-type]

@@ -189,6 +189,10 @@ async def test_a_plan_may_turn_calls_into_an_answer() -> None:
         Plan("answer", text="x", calls=[ToolCall("1", "look")]),
         Plan("tools"),
         Plan("tools", calls=[ToolCall("1", "nothing")]),
+        Plan("tools", calls=[ToolCall("1", "look", {"text": "a"})]),  # type: ignore[arg-type]  # an easy slip
+        Plan("tools", calls=[ToolCall(1, "look")]),  # type: ignore[arg-type]
+        Plan("tools", calls=["look"]),  # type: ignore[list-item]
+        Plan("dance", text="x"),  # type: ignore[arg-type]
     ],
 )
 async def test_a_plan_that_is_none_of_this_loop_is_the_extensions_error(plan: Plan) -> None:
