@@ -100,11 +100,21 @@ class Round:
                 continue
             await gate(self.work, call)
             if call.invalid is not None:
-                text, call.invalid = call.invalid, None
-                _fail(call, ToolInputError(call.tool.name, (text,)))
+                call.invalid = None
+                self._unusable(call)
             elif call.whole_batch:
                 self._deny_siblings(call)
                 return
+
+    def _unusable(self, call: Call) -> None:
+        """Put into words why a tool's own resolver could not use the arguments (T4, T5)."""
+        error = call.unusable
+        assert error is not None
+        if isinstance(error, ToolInputError):
+            _fail(call, error)
+            return
+        call.outcome = ToolOutcome("failed", error=error)
+        call.result = f"Not executed: {_explained(self.work, call, error)}"
 
     def _deny_siblings(self, denied: Call) -> None:
         assert denied.outcome is not None
@@ -157,7 +167,8 @@ class Round:
     def _raise_first(self, together: Sequence[Call], errors: Mapping[int, Exception]) -> NoReturn:
         first, *others = [errors[place] for place in sorted(errors)]
         for place in sorted(errors)[1:]:
-            self.work.journal.note(together[place].tool.name, "around_tool", errors[place])
+            call = together[place]
+            self.work.journal.note_hook(call.tool.name, "around_tool", errors[place], call.call_id)
         for other in others:
             first.add_note(f"another call of the same message failed, too: {describe(other)}")
         raise first
@@ -220,7 +231,7 @@ class Round:
                 await conclude(self.work, call)
                 return
             except Exception as error:  # noqa: BLE001  # what is passing must not be replaced
-                journal.note(call.tool.name, "after_tool", error)
+                journal.note_hook(call.tool.name, "after_tool", error, call.call_id)
         if call.index is not None and not call.started and call.outcome is None:
             call.result = NOT_EXECUTED
             return
@@ -340,14 +351,19 @@ def _explaining(work: Work, call: Call) -> Callable[[Exception], str]:
     """T5: the model is told a tool's own words, and of anything else only that it happened, under an id."""
 
     def explain(error: Exception) -> str:
-        if isinstance(error, ToolFailure):
-            return error.text if error.text.strip() else f"{call.tool.name} failed and did not say why."
-        call.reported = describe(error)
-        work.journal.note(call.tool.name, "tool", error)
-        where = f"{work.journal.run_id}/{call.call_id}"
-        return f"{call.tool.name} failed with an internal error ({type(error).__name__}, error id {where})."
+        if not isinstance(error, ToolFailure):
+            work.journal.note(call.tool.name, "tool", error, call.call_id)
+        return _explained(work, call, error)
 
     return explain
+
+
+def _explained(work: Work, call: Call, error: Exception) -> str:
+    if isinstance(error, ToolFailure):
+        return error.text if error.text.strip() else f"{call.tool.name} failed and did not say why."
+    call.reported = describe(error)
+    where = f"{work.journal.run_id}/{call.call_id}"
+    return f"{call.tool.name} failed with an internal error ({type(error).__name__}, error id {where})."
 
 
 def _waves(calls: Sequence[Call]) -> list[list[Call]]:

@@ -81,8 +81,9 @@ class Call:
     asked: Any = None
     # Set while the call waits for a person (native tool loop): it is not over, and not executed in this run.
     waiting: WaitingCall | None = None
-    # Why the arguments turned out to be unusable after all, in the resolver's words.
+    # Why the arguments turned out to be unusable after all, in the resolver's words, and the error itself.
     invalid: str | None = None
+    unusable: Exception | None = None
     outcome: ToolOutcome | None = None
     whole_batch: bool = False
     skip_reason: SkipReason | None = None
@@ -170,15 +171,27 @@ async def _resolve(work: Work, call: Call) -> None:
     """Let the tool put real values in place of references, and check them again."""
     resolve = call.tool.resolve_input
     assert resolve is not None
+    work.journal.enter(f"tool:{call.tool.name}")
+    problem: Exception | None = None
     try:
-        answer = resolve(thaw(call.input), context_of(work, call))
-        if inspect.isawaitable(answer):
-            answer = await answer
+        with work.journal.running("tool"):
+            answer = resolve(thaw(call.input), context_of(work, call))
+            if inspect.isawaitable(answer):
+                answer = await answer
         call.checked = call.tool.check(answer)
-    except ToolInputError as error:
-        call.invalid = str(error)
     except Exception as error:  # noqa: BLE001  # the tool's own code; its words go to whoever asked
-        call.invalid = clip(_told(bare(error)), REASON_CHARS)
+        problem = bare(error)  # it may have a nursery of its own
+    if problem is None:
+        return
+    call.unusable = problem
+    if isinstance(problem, ToolFailure):
+        call.invalid = problem.text
+    elif isinstance(problem, ToolInputError):
+        call.invalid = str(problem)
+    else:
+        call.invalid = clip(_told(problem), REASON_CHARS)
+    if not isinstance(problem, ToolFailure):  # that one has its own word said, and nothing to find out
+        work.journal.note(call.tool.name, "resolve_input", problem, call.call_id)
 
 
 def context_of(work: Work, call: Call) -> ToolContext[Any]:

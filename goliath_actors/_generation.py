@@ -94,10 +94,11 @@ class Generation:
         return usage
 
     async def _timed(self, model: Model, request: ModelRequest, seconds: float) -> ModelResponse | Exception:
-        if seconds == math.inf:
-            return await self._read(model, request)
-        with trio.move_on_after(seconds) as limit:
-            return await self._read(model, request)
+        with self.work.journal.running("model"):
+            if seconds == math.inf:
+                return await self._read(model, request)
+            with trio.move_on_after(seconds) as limit:
+                return await self._read(model, request)
         assert limit.cancelled_caught
         return ModelUnavailable(f"no complete reply within {seconds:g} s", partial=self.heard.text)
 

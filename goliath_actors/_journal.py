@@ -84,7 +84,7 @@ class RunJournal:
         event, error = self._append(kind, fields)
         if error is not None:
             if self.closing or (self.answered and kind is not Answer):
-                self.diagnostics.append(Diagnostic("on_event", event.kind, error))
+                self.note("on_event", "on_event", error, event.kind)
             else:
                 self.blame(error, "event")
                 raise error
@@ -95,7 +95,7 @@ class RunJournal:
         would replace the one (or the cancellation) that is passing."""
         event, error = self._append(kind, fields)
         if error is not None:
-            self.diagnostics.append(Diagnostic("on_event", event.kind, error))
+            self.note("on_event", "on_event", error, event.kind)
         return event
 
     def queue(self) -> None:
@@ -148,7 +148,7 @@ class RunJournal:
                 callback(event)
             except Exception as error:  # noqa: BLE001  # handed to the caller, who decides
                 if first is None:  # not `or`: an exception may have a length, or a truth of its own
-                    first = error
+                    first = bare(error)
         self.place = before
         return first
 
@@ -162,6 +162,7 @@ class RunJournal:
         """Say where the run stands now, as in `plan` or `tool:create_task`."""
         self.phase = phase
         self.since = trio.current_time()
+        self.place = None
 
     def blame(self, error: BaseException, origin: str) -> None:
         """Record whose fault `error` is. The first word stands: an outer room cannot take it from an inner one."""
@@ -171,6 +172,11 @@ class RunJournal:
     def origin(self, origin: str) -> _Origin:
         """Return a context manager: an error that leaves its block is blamed on `origin`, and passes unchanged."""
         return _Origin(self, origin)
+
+    def running(self, origin: str) -> _Origin:
+        """Return a context manager around code of an application whose errors are somebody else's to judge: what ends
+        the program and leaves the block is blamed on `origin`, or on the callback in which it came up (R12)."""
+        return _Origin(self, origin, fatal=True)
 
     def origin_of(self, error: BaseException) -> str:
         """Return the origin blamed for `error`; else whose code was running; else `harness`."""
@@ -182,9 +188,16 @@ class RunJournal:
         # An interrupt: nobody here catches one, so nobody has blamed it; the phase says whose code was running.
         return "tool" if self.phase.startswith("tool:") else _CODE_OF_PHASE.get(self.phase, "harness")
 
-    def note(self, extension: str, phase: str, error: BaseException) -> None:
-        """Record a failure that changes nothing."""
-        self.diagnostics.append(Diagnostic(extension, phase, error))
+    def note(self, extension: str, phase: str, error: BaseException, about: str = "") -> None:
+        """Record a failure that changes nothing. As `Diagnostic`."""
+        if isinstance(error, Exception):
+            error = bare(error)
+        self.diagnostics.append(Diagnostic(extension, phase, error, about))
+
+    def note_hook(self, owner: str, phase: str, error: Exception, about: str = "") -> None:
+        """Record a failure of a row where nothing can be changed any more: of the extension that the error names,
+        else `owner`'s."""
+        self.note(getattr(error, "extension", owner), getattr(error, "phase", phase), error, about)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -215,17 +228,22 @@ class RunJournal:
 
 
 class _Origin:
-    __slots__ = ("_journal", "_origin")
+    __slots__ = ("_fatal", "_journal", "_origin")
 
-    def __init__(self, journal: RunJournal, origin: str) -> None:
+    def __init__(self, journal: RunJournal, origin: str, fatal: bool = False) -> None:
         self._journal = journal
         self._origin = origin
+        self._fatal = fatal
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is not None:
+        if error is not None and self._fatal:
+            for leaf in leaves(error):
+                if not isinstance(leaf, Exception):
+                    self._journal.blame(leaf, self._journal.place or self._origin)
+        elif error is not None:
             for leaf in leaves(error):
                 self._journal.blame(leaf, self._origin)
             if isinstance(error, BaseExceptionGroup):

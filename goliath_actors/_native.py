@@ -360,6 +360,6 @@ class NativeRun:
             except Exception as error:  # noqa: BLE001  # what is passing must not be replaced
                 problem = error
         if problem is not None:
-            self.work.journal.note("before_append", "before_append", problem)
+            self.work.journal.note_hook("before_append", "before_append", problem)
         text = "" if draft.message.role != "tool" else f"This result was not kept (status: {draft.private['status']})."
         return attrs.evolve(draft, message=attrs.evolve(draft.message, text=text))

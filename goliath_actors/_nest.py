@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -31,6 +32,8 @@ class Nest(Generic[T]):
     context: Callable[[Hook], Any]
     # Gives the error that stands for what a hook raised by itself.
     fault: Callable[[Hook, Exception], GoliathExtensionError]
+    # Gives a block around a hook's own code: what ends the program there is the extension's doing (R12).
+    place: Callable[[], AbstractContextManager[None]]
     inner: Callable[[Any], Awaitable[T]]
     # Applies what a hook gave to `call_next`; None where a row takes nothing.
     patched: Callable[[Any, Any], Any] | None = None
@@ -75,9 +78,10 @@ class Nest(Generic[T]):
         out_of_group: Exception | None = None
         answer: Any = None
         try:
-            answer = hook.call(self.context(hook), question.fork(), call_next)
-            if answer is not None and awaitable(answer):
-                answer = await answer
+            with self.place():  # what comes out of `call_next` was blamed in there
+                answer = hook.call(self.context(hook), question.fork(), call_next)
+                if answer is not None and awaitable(answer):
+                    answer = await answer
             if answer is not None:
                 answer = validated(self.row, question, answer)
         except Exception as error:

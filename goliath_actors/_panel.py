@@ -216,7 +216,8 @@ class Panel:
             return await inner(question)
         await trio.lowlevel.checkpoint_if_cancelled()
         fault = partial(self._extension_error, row)
-        return await Nest(HOOKS[row], hooks, self._context, fault, inner, patched, memoised).run(question)
+        place = partial(self.journal.running, "extension")
+        return await Nest(HOOKS[row], hooks, self._context, fault, place, inner, patched, memoised).run(question)
 
     # --- pipe -------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from ._journal import bare, leaves
+from ._journal import bare, leaves, single
 from ._text import clip
 from .abc import TokenCounter, ToolSpec
 from .errors import ContextOverflow, ModelUnavailable, Refused, ScriptExhausted
@@ -56,7 +56,8 @@ class CounterFailed(Exception):
 
 
 def describe(error: BaseException) -> str:
-    """Return an error in one bounded line: its type and its text."""
+    """Return an error in one bounded line: its type and its text; of a group of one, those of the one."""
+    error = single(error) or error
     text = str(error).strip()
     line = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return clip(line, DESCRIBE_AT_MOST)

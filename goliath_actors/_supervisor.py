@@ -232,7 +232,7 @@ async def _conclude(
         with held:
             journal.emit_closing(RunFinished, status=status, reason=reason, phase=where, usage=journal.usage)
         if held.raised is not None:
-            journal.note("on_event", RunFinished.kind, held.raised)
+            journal.note("on_event", "on_event", held.raised, RunFinished.kind)
     finally:
         # Invariant (4): whatever happened, whoever waits is answered.
         outcome = _outcome(finished, error, origin, abort, journal)

@@ -139,7 +139,8 @@ async def execute(work: Work, call: Call) -> None:
     async def inner(question: AroundTool) -> Any:
         start = trio.current_time()
         try:
-            output = await _perform(work, call)
+            with journal.running("tool"):
+                output = await _perform(work, call)
             call.performed = True
             _update(work, call, status="executed", result=UNPROCESSED)
             return output
@@ -200,11 +201,12 @@ async def _observe_output(work: Work, call: Call, output: Any) -> None:
     # The tool has been executed: what its observer raises cannot undo that, so it is a diagnostic.
     assert call.tool.on_output is not None
     try:
-        answer = call.tool.on_output(output, context_of(work, call))
-        if inspect.isawaitable(answer):
-            await answer
+        with work.journal.running("tool"):
+            answer = call.tool.on_output(output, context_of(work, call))
+            if inspect.isawaitable(answer):
+                await answer
     except Exception as error:  # noqa: BLE001
-        work.journal.note(call.tool.name, "on_output", error)
+        work.journal.note(call.tool.name, "on_output", error, call.call_id)
 
 
 # --- what the model is told -----------------------------------------------------------------------------------------
@@ -248,7 +250,8 @@ def _words(work: Work, call: Call, output: Any) -> str:
     formatter = call.tool.to_model_output
     try:
         if formatter is not None:
-            text = formatter(output)
+            with work.journal.origin("formatter"):
+                text = formatter(output)
             if not isinstance(text, str):
                 raise TypeError(f"to_model_output must return a string, not {type(text).__name__}")
             return text
@@ -256,8 +259,7 @@ def _words(work: Work, call: Call, output: Any) -> str:
             return output if isinstance(output, str) else json.dumps(thaw(snapshot(output)), ensure_ascii=False)
         return summarise(output)
     except Exception as error:  # noqa: BLE001  # the effect stands, whatever becomes of its description
-        work.journal.blame(error, "formatter")
-        work.journal.note(call.tool.name, "to_model_output", error)
+        work.journal.note(call.tool.name, "to_model_output", error, call.call_id)
         return UNFORMATTED
 
 
@@ -356,6 +358,8 @@ async def invoke(work: Work, name: str, input: Mapping[str, Any]) -> ToolOutcome
     except RunStopped as stop:
         return ToolOutcome("skipped", reason="policy", extension=stop.stopped.extension)
     if call.invalid is not None:
-        raise ToolInputError(name, (call.invalid,))
+        if isinstance(call.unusable, ToolInputError):
+            raise call.unusable
+        raise ToolInputError(name, (call.invalid,)) from call.unusable
     assert call.outcome is not None
     return call.outcome

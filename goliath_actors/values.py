@@ -211,11 +211,21 @@ class Responded:
 
 @attrs.frozen
 class Diagnostic:
-    """A failure that changed nothing: an observer's, or a lenient extension's. `phase` is the row's name."""
+    """A failure that changed nothing: an observer's, a lenient extension's, or one of an application's callables.
+
+    Fields:
+      extension: the extension's name; of a tool's callables the tool's name; of event callbacks `on_event`; of an error
+        that an abort replaced on its way out `run`.
+      phase: the row's name. What is no hook has the name that it is given under: `on_event`, `to_model_output`,
+        `on_output`, `resolve_input`, `snapshot`, and `tool` for a tool itself. With `run`: the phase that it was in.
+      error: what was raised; the single error of a group is itself.
+      about: which one, where there are many: the event's kind, or the call's id.
+    """
 
     extension: str
     phase: str
     error: BaseException
+    about: str = ""
 
 
 @attrs.frozen

@@ -146,7 +146,16 @@ async def test_after_the_answer_a_callbacks_error_is_a_diagnostic_but_on_the_ans
     run.emit(Recall, summary="", recent=0)
     run.closing = True
     run.emit_closing(RunFinished, status="error")
-    assert [(d.extension, d.phase) for d in run.diagnostics] == [("on_event", "recall"), ("on_event", "run-finished")]
+    assert [(d.extension, d.phase) for d in run.diagnostics] == [("on_event", "on_event")] * 2
+    assert [d.about for d in run.diagnostics] == ["recall", "run-finished"]
+
+
+async def test_a_hook_that_was_cut_off_is_not_blamed_for_what_comes_later() -> None:
+    run = RunJournal("run-1", None)
+    run.place = "extension"  # as a hook leaves it that never came back
+    assert run.origin_of(ValueError()) == "extension"
+    run.enter("remember")
+    assert run.origin_of(ValueError()) == "harness"
 
 
 async def test_every_callback_is_told_even_if_an_earlier_one_raises() -> None:

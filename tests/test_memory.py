@@ -628,7 +628,7 @@ async def test_an_error_on_the_answer_event_fails_the_run_before_anything_is_sav
 async def test_an_error_on_a_later_event_is_a_diagnostic() -> None:
     store = InMemoryStore()
     result = await run(planned(["done"], on_event=_fail_on("remember", 1)), store=store)
-    assert [(d.extension, d.phase) for d in result.diagnostics] == [("on_event", "remember")]
+    assert [(d.extension, d.phase, d.about) for d in result.diagnostics] == [("on_event", "on_event", "remember")]
     assert (await store.load("agent")).version == 1
 
 
