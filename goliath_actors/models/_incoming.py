@@ -28,6 +28,10 @@ __all__ = ["Decoder", "Incoming", "Patience"]
 ERROR_BODY = 64 * 1024
 """Bytes that are read of a response which is an error."""
 
+MAX_REPLY = 256 * 1024 * 1024
+"""Bytes of one reply. Some hundred thousand tokens are real, with half a kilobyte of an event around each; a reply that
+never ends must not fill the memory."""
+
 AFTER_FINISH = 5.0
 """Seconds that usage and end marker may take once the finish reason has come; the reply is complete without them."""
 
@@ -104,6 +108,7 @@ class Incoming(AsyncIterator[ModelEvent]):
     _patience: Patience
     # Invariant: seconds of *waiting* until the next piece must have come; a consumer that takes its time uses none.
     _left: float
+    _room: int = MAX_REPLY
     _chunks: AsyncGenerator[bytes, None] = attrs.field(init=False)
     _framer: Framer | None = attrs.field(default=None, init=False)
     _events: deque[ModelEvent] = attrs.field(factory=deque, init=False)
@@ -208,6 +213,9 @@ class Incoming(AsyncIterator[ModelEvent]):
             self._left = min(self._patience.idle, AFTER_FINISH) if self._reply.complete else self._patience.idle
 
     def _decode(self, chunk: bytes) -> None:
+        self._room -= len(chunk)
+        if self._room < 0:
+            raise FrameTooLarge(MAX_REPLY)
         if self._framer is None:
             if not chunk.strip():
                 return

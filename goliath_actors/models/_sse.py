@@ -44,14 +44,15 @@ class Frame:
 
 
 class Framer(Protocol):
-    """Bytes in, frames out."""
+    """Bytes in, frames out. What comes of them does not depend on how they were cut: what was complete before too much
+    came is given out, and the next call raises."""
 
     def feed(self, chunk: bytes) -> list[Frame]:
         """Return the frames that `chunk` completes. Raises `FrameTooLarge`."""
         ...
 
     def close(self) -> list[Frame]:
-        """Return what the end of the stream completes."""
+        """Return what the end of the stream completes. Raises `FrameTooLarge`."""
         ...
 
 
@@ -86,9 +87,9 @@ class _Lines:
         self._tail += last
         return [line.rstrip(b"\r\n") for line in lines]
 
-    def check(self) -> None:
-        if len(self._tail) + self.held > self.limit:
-            raise FrameTooLarge(self.limit)
+    def fits(self, line: bytes | None = None) -> bool:
+        """Say whether a line, or the unfinished one, is within the limit together with what is held."""
+        return len(self._tail if line is None else line) + self.held <= self.limit
 
     def close(self) -> bytes:
         tail = bytes(self._tail)
@@ -109,24 +110,36 @@ class ServerSentEvents:
         self._data: list[str] = []
         self._event = ""
         self._first = True
+        self._too_large = False
 
     def feed(self, chunk: bytes) -> list[Frame]:
+        self._check()
         frames: list[Frame] = []
         for line in self._lines.feed(chunk):
+            if not self._lines.fits(line):
+                self._too_large = True
+                break
             if line:
                 self._field(line)
             elif self._data:
                 frames.append(self._frame())
             else:
                 self._event = ""
-        self._lines.check()
+        self._too_large = self._too_large or not self._lines.fits()
+        if not frames:
+            self._check()
         return frames
 
     def close(self) -> list[Frame]:
+        self._check()
         tail = self._lines.close()
         if tail:
             self._field(tail)
         return [self._frame(cut=True)] if self._data else []
+
+    def _check(self) -> None:
+        if self._too_large:
+            raise FrameTooLarge(self._lines.limit)
 
     def _field(self, line: bytes) -> None:
         if self._first:
@@ -136,7 +149,6 @@ class ServerSentEvents:
         if name == b"data":
             self._data.append(value.removeprefix(b" ").decode("utf-8", "replace"))
             self._lines.held += len(value) + 1
-            self._lines.check()
         elif name == b"event":
             self._event = value.removeprefix(b" ").decode("utf-8", "replace")
 
@@ -153,15 +165,30 @@ class JsonLines:
 
     def __init__(self, limit: int = MAX_EVENT) -> None:
         self._lines = _Lines(limit)
+        self._too_large = False
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        frames = [Frame(line.decode("utf-8", "replace")) for line in self._lines.feed(chunk) if line.strip()]
-        self._lines.check()
+        self._check()
+        frames: list[Frame] = []
+        for line in self._lines.feed(chunk):
+            if not self._lines.fits(line):
+                self._too_large = True
+                break
+            if line.strip():
+                frames.append(Frame(line.decode("utf-8", "replace")))
+        self._too_large = self._too_large or not self._lines.fits()
+        if not frames:
+            self._check()
         return frames
 
     def close(self) -> list[Frame]:
+        self._check()
         tail = self._lines.close()
         return [Frame(tail.decode("utf-8", "replace"), cut=True)] if tail.strip() else []
+
+    def _check(self) -> None:
+        if self._too_large:
+            raise FrameTooLarge(self._lines.limit)
 
 
 @final
