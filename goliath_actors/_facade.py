@@ -40,8 +40,13 @@ class Doors(Protocol):
         ...
 
     @property
+    def submit_rewrite(self) -> Callable[..., Run]:
+        """Accept a run that rewrites a history and answers anew."""
+        ...
+
+    @property
     def rewrite(self) -> Callable[..., Awaitable[RunResult]]:
-        """Rewrite a history and answer anew."""
+        """As `submit_rewrite`, and wait."""
         ...
 
     @property
@@ -227,11 +232,22 @@ class Conversation:
 
         Cancellation: as of `run`; the history is as it was, or without the old answer.
         """
-        if not isinstance(self._agent.loop, ToolLoop):
-            raise self._needs_tool_loop("rewrite")
-        if kind != "regenerate":
-            raise ConfigError(f'rewrite can only "regenerate", not {kind!r}')
+        self._check_kind("rewrite", kind)
         return await self._doors.rewrite(self._agent, self.id, kind, **options)
+
+    def submit_rewrite(self, kind: Literal["regenerate"], **options: Unpack[AskOptions]) -> Run:
+        """As `rewrite`, without waiting.
+
+        Raises: as `submit`; `ConfigError` for another kind and for an agent with another loop.
+        """
+        self._check_kind("submit_rewrite", kind)
+        return self._doors.submit_rewrite(self._agent, self.id, kind, **options)
+
+    def _check_kind(self, door: str, kind: object) -> None:
+        if not isinstance(self._agent.loop, ToolLoop):
+            raise self._needs_tool_loop(door)
+        if kind != "regenerate":
+            raise ConfigError(f'{door} can only "regenerate", not {kind!r}')
 
     def _needs_tool_loop(self, door: str) -> ConfigError:
         loop = type(self._agent.loop).__name__

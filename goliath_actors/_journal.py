@@ -218,13 +218,16 @@ class RunJournal:
         return "".join(parts)
 
     def stream(
-        self, prefix: Iterable[Event] = (), guard: Callable[[], AbstractContextManager[None]] = nullcontext
+        self,
+        prefix: Iterable[Event] = (),
+        guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+        after: int = 0,
     ) -> EventStream:
-        """Return a reader that begins with `prefix`, then has the run from its start.
+        """Return a reader that begins with `prefix`, then has the run from its start, or from behind `after`.
 
         Arguments: `guard` gives a block around each wait for the next event, which may refuse the wait (R14).
         """
-        return EventStream(self, list(prefix), guard)
+        return EventStream(self, list(prefix), guard, after)
 
 
 class _Origin:
@@ -298,17 +301,19 @@ class EventStream:
     Cancellation: waiting for an event is a checkpoint; a cancelled wait has taken nothing.
     """
 
-    __slots__ = ("_guard", "_index", "_journal", "_prefix", "_taken")
+    __slots__ = ("_after", "_guard", "_index", "_journal", "_prefix", "_taken")
 
     def __init__(
         self,
         journal: RunJournal,
         prefix: list[Event],
         guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+        after: int = 0,
     ) -> None:
         self._journal = journal
         self._prefix = prefix[::-1]
         self._guard = guard
+        self._after = after  # the last `seq` that the reader has from an earlier reading
         self._index = 0  # of the log entry to read next
         self._taken = 0  # parts of it already read, if it is a merged one
 
@@ -337,7 +342,11 @@ class EventStream:
             entry = log[self._index]
             if not isinstance(entry, _Deltas):
                 self._index += 1
+                if entry.seq <= self._after:
+                    continue
                 return entry
+            if entry.first + self._taken <= self._after:
+                self._taken = min(self._after - entry.first + 1, len(entry.parts))
             parts = entry.parts[self._taken :]
             if not parts:  # all read: the entry is closed if another one follows, else more may be merged into it
                 if self._index + 1 == len(log):

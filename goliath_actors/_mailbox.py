@@ -100,15 +100,18 @@ class Run:
             await self.wait_replied()
         return self.unwrap()
 
-    def events(self) -> EventStream:
+    def events(self, after: int = 0) -> EventStream:
         """Return an async iterator over the run's events from its start, ending after `RunFinished`.
 
         A reader that is slow gets text deltas merged and nothing else dropped; it cannot affect the run. Inside a run
         reading is a wait: `ReentrantRun` where it would never end.
+
+        Arguments: `after` takes up a reading that was broken off: the `seq` of the last event that was read, the
+        `through` of a text delta. Nothing is given twice and nothing is left out.
         """
-        late = self.state != "queued" and self.snapshots is not None
+        late = self.state != "queued" and self.snapshots is not None and after <= 0
         prefix = self.snapshots() if late and self.snapshots is not None else ()
-        return self.journal.stream(prefix, partial(self._guarded, self, to_end=True))
+        return self.journal.stream(prefix, partial(self._guarded, self, to_end=True), after)
 
     # --- for the floors above ---------------------------------------------------------------------------------------
 

@@ -94,6 +94,11 @@ class Runtime:
     def __repr__(self) -> str:
         return f"<Runtime {self._state} agents={list(self._directory.entries)} live={self._live}>"
 
+    @property
+    def agents(self) -> tuple[Agent[Any], ...]:
+        """The agents whose conversations this runtime holds, in the order in which they were given."""
+        return tuple([entry.agent for entry in self._directory.entries.values()])
+
     # --- doors ------------------------------------------------------------------------------------------------------
 
     @trio.lowlevel.enable_ki_protection  # as the waits of a `Run`
@@ -691,7 +696,7 @@ class Runtime:
         """
         return await self._own(self.submit_resume(agent, conversation_id, answers, waits=True, **options))
 
-    async def rewrite(
+    def submit_rewrite(
         self,
         agent: Any,
         conversation_id: str | None,
@@ -704,16 +709,21 @@ class Runtime:
         output: Any = None,
         on_event: Callable[[Any], object] | None = None,
         when_busy: Literal["queue", "refuse", "replace"] = "queue",
+        waits: bool = False,
+    ) -> Run:
+        """Accept a run that rewrites a history and answers anew. As `submit`."""
+        given = attrs.evolve(self._options(confirm, confirm_timeout, output), rewrite=kind)
+        ask = f"({kind})"
+        return self._accept(ask, conversation_id, agent, context, timeout, given, on_event, when_busy, waits=waits)
+
+    async def rewrite(
+        self, agent: Any, conversation_id: str | None, kind: Literal["regenerate"], **options: Any
     ) -> RunResult:
-        """Rewrite a history and answer anew, in a run of its own. As `run`.
+        """As `submit_rewrite`, and wait. As `run`.
 
         Cancellation: as of `run`.
         """
-        given = attrs.evolve(self._options(confirm, confirm_timeout, output), rewrite=kind)
-        ask = f"({kind})"
-        return await self._own(
-            self._accept(ask, conversation_id, agent, context, timeout, given, on_event, when_busy, waits=True)
-        )
+        return await self._own(self.submit_rewrite(agent, conversation_id, kind, waits=True, **options))
 
     # --- agents as tools (T14) --------------------------------------------------------------------------------------
 

@@ -46,6 +46,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_open",),
     ("__init__",),
     ("evals", "bridge"),
+    ("server",),
     ("_cli",),
     ("cli", "pytest_plugin"),
     ("__main__",),

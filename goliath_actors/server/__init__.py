@@ -1,0 +1,26 @@
+"""Conversations over HTTP: a chat backend with event streams, and a page. Needs the extra `web`.
+
+`serve` runs it whole, inside a nursery; `create_app` is the ASGI application alone. Only the public API is used, so
+that a backend of your own can be built in the same way.
+"""
+
+from ._app import create_app, recorded
+from ._config import ServerConfig
+from ._hosting import Visitor
+from ._ledger import Ledger
+from ._serve import Server, serve
+from ._tokens import Token, hash_token, make_token, read_tokens
+
+__all__ = [
+    "Ledger",
+    "Server",
+    "ServerConfig",
+    "Token",
+    "Visitor",
+    "create_app",
+    "hash_token",
+    "make_token",
+    "read_tokens",
+    "recorded",
+    "serve",
+]

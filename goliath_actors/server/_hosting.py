@@ -1,0 +1,412 @@
+"""The runs that this server accepted: found by id, kept for a while after their end, each with a task that puts it on
+record; and the questions that they have open to their clients."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, TypeAlias, final
+
+import attrs
+import trio
+
+from goliath_actors import Agent, Run, Runtime, ToolLoop, approve_all
+from goliath_actors.errors import StoreError
+from goliath_actors.events import Event, RunFinished
+from goliath_actors.tools import Confirmed, ConfirmRequest
+
+from ._config import ServerConfig
+from ._ledger import Acceptance, Ledger
+from ._problems import Problem
+from ._wire import plain, run_outcome
+
+__all__ = ["Asking", "Hosted", "Hosting", "Visitor"]
+
+log = logging.getLogger("goliath_actors.server")
+
+Kind: TypeAlias = Literal["run", "steer", "resume", "regenerate"]
+
+# Why an open question is closed by a new ask: a user who writes on has not said yes.
+OVERTAKEN = "the user sent a new message instead"
+
+
+@attrs.frozen
+class Visitor:
+    """Who asks. It is the `context` of the run's hooks and tools, unless the application makes another of it."""
+
+    principal: str
+    scopes: frozenset[str] = frozenset()
+
+
+@attrs.frozen
+class Asking:
+    """One wish for a run, as a door understood it."""
+
+    visitor: Visitor
+    agent: Agent[Any]
+    conversation_id: str
+    text: str
+    kind: Kind = "run"
+    # Any: answers to calls that wait, JSON data.
+    answers: Mapping[str, Any] = attrs.field(factory=dict)
+    timeout: float | None = None
+    when_busy: Literal["queue", "refuse", "replace"] = "queue"
+    idempotency_key: str | None = None
+    # Whether somebody can answer the questions of this run.
+    asks_client: bool = True
+    instead_of: str | None = None
+
+    @property
+    def inner_id(self) -> str:
+        """The conversation's id in the runtime: the principal's own, so that nobody can name another's."""
+        return f"{self.visitor.principal}/{self.conversation_id}"
+
+    @property
+    def key(self) -> str:
+        """The key of the conversation's ledger."""
+        return Ledger.key(self.agent.name, self.visitor.principal, self.conversation_id)
+
+    @property
+    def body(self) -> str:
+        """What two equal asks have equal."""
+        same = [self.kind, self.text, self.answers, self.timeout, self.when_busy]
+        return hashlib.sha256(json.dumps(plain(same), sort_keys=True).encode()).hexdigest()
+
+
+@attrs.define(eq=False)
+class _Question:
+    """One open question to a client."""
+
+    request: ConfirmRequest
+    at: float
+    answer: Confirmed = Confirmed(False, "nobody answered")
+    answered: trio.Event = attrs.Factory(trio.Event)
+
+    def data(self) -> dict[str, Any]:
+        request = self.request
+        return {
+            "call_id": request.call_id,
+            "tool": request.tool.name,
+            "description": request.tool.description,
+            "writes": request.tool.writes,
+            "input": plain(request.input),
+            "brief": request.brief,
+        }
+
+
+@attrs.define(eq=False)
+class Hosted:
+    """One run, its questions, and what streams are told beside its events."""
+
+    asking: Asking
+    # Set right after the runtime accepted it, before anything of it can happen.
+    run: Run = attrs.field(init=False)
+    acceptance: Acceptance = attrs.field(init=False)
+    over: trio.Event = attrs.Factory(trio.Event)
+    # Once its end is on record, or never will be.
+    kept: trio.Event = attrs.Factory(trio.Event)
+    last_seq: int = 0
+    questions: dict[str, _Question] = attrs.Factory(dict)
+    # What streams are told that is no event of the run: kind and data, in order. At most two for each question.
+    asides: list[tuple[str, dict[str, Any]]] = attrs.Factory(list)
+    # Streams that wait for the next event, to be woken for an aside.
+    waiting: set[trio.CancelScope] = attrs.Factory(set)
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.run.id
+
+    def hear(self, event: Event) -> None:
+        """Called with every event of the run, where it happens."""
+        if isinstance(event, RunFinished):
+            self.last_seq = event.seq
+            self.over.set()
+
+    async def ask_client(self, request: ConfirmRequest) -> Confirmed:
+        """Wait for a client's answer to a question.
+
+        Cancellation: the question is closed; whoever follows is told.
+        """
+        question = self.questions[request.call_id] = _Question(request, trio.current_time())
+        self._tell("confirmation-open", question.data())
+        try:
+            await question.answered.wait()
+        finally:
+            del self.questions[request.call_id]
+            answer = question.answer
+            words = {"call_id": request.call_id, "approved": answer.approved, "reason": answer.reason or None}
+            self._tell("confirmation-closed", words)
+        return answer
+
+    def answer(self, call_id: str, approved: bool, reason: str = "") -> bool:
+        """Answer a question; False if it is not open."""
+        question = self.questions.get(call_id)
+        if question is None or question.answered.is_set():
+            return False
+        question.answer = Confirmed(approved, reason)
+        question.answered.set()
+        return True
+
+    def _tell(self, kind: str, data: dict[str, Any]) -> None:
+        self.asides.append((kind, {"kind": kind, "run_id": self.id, **data}))
+        for scope in self.waiting:
+            scope.cancel()
+
+
+@final
+@attrs.define(eq=False)
+class Hosting:
+    """Accepts asks, and holds their runs."""
+
+    runtime: Runtime
+    ledger: Ledger
+    config: ServerConfig
+    nursery: trio.Nursery
+    # Any: the application's own context.
+    make_context: Callable[[Visitor], Any] | None = None
+    draining: bool = False
+    _runs: dict[str, Hosted] = attrs.Factory(dict)
+    # Runs that are over, oldest first, with when they may be forgotten.
+    _over: deque[tuple[float, str]] = attrs.Factory(deque)
+    _active: dict[str, dict[str, Hosted]] = attrs.Factory(dict)
+    # Asks with an idempotency key whose acceptance goes on, by ledger key and idempotency key.
+    _claims: dict[tuple[str, str], trio.Event] = attrs.Factory(dict)
+    _keeping: int = 0
+    _quiet: trio.Event = attrs.Factory(trio.Event)
+
+    # --- finding ----------------------------------------------------------------------------------------------------
+
+    def get(self, run_id: str) -> Hosted | None:
+        """Return a run that is going on, or has ended not long ago."""
+        self._forget_old()
+        return self._runs.get(run_id)
+
+    def active(self, key: str) -> Iterator[Hosted]:
+        """Iterate over the runs of a conversation that are not over."""
+        return iter(list(self._active.get(key, {}).values()))
+
+    def _forget_old(self) -> None:
+        now = trio.current_time()
+        while self._over and (self._over[0][0] <= now or len(self._over) > self.config.keep_runs):
+            self._runs.pop(self._over.popleft()[1], None)
+
+    # --- accepting --------------------------------------------------------------------------------------------------
+
+    async def start(self, asking: Asking) -> tuple[Hosted | str, bool]:
+        """Accept an ask and put it on record.
+
+        Returns: the run and False; or, where the ask's idempotency key was seen before, the run it has, or only its id
+        if it has been over for long, and True.
+
+        Raises: the runtime's refusals; `Problem` for a key that another ask has had, and if nothing can be recorded.
+
+        Cancellation: an accepted run goes on, and is put on record.
+        """
+        if asking.idempotency_key is None:
+            return await self._start(asking), False
+        claim = (asking.key, asking.idempotency_key)
+        while claim in self._claims:  # the same ask, twice at once: the second one waits for what becomes of the first
+            await self._claims[claim].wait()
+        done = self._claims[claim] = trio.Event()
+        try:
+            found = await self.ledger.find(*claim)
+            if found is None:
+                return await self._start(asking), False
+        finally:
+            del self._claims[claim]
+            done.set()
+        run_id, body = found
+        if body != asking.body:
+            raise Problem("key-reused", "send a new Idempotency-Key with a new ask, and the same with the same")
+        return self.get(run_id) or run_id, True
+
+    async def _start(self, asking: Asking) -> Hosted:
+        hosted = self._accept(asking)
+        await hosted.acceptance.recorded.wait()
+        error = hosted.acceptance.error
+        if error is not None:
+            hosted.run.abort("it could not be recorded")
+            raise error if isinstance(error, StoreError) else StoreError(type(error).__name__)
+        return hosted
+
+    def _accept(self, asking: Asking) -> Hosted:
+        """Accept or refuse, without a checkpoint: from the ask's acceptance to its being expected by the ledger nothing
+        of the run can happen."""
+        hosted = Hosted(asking)
+        run = self._submit(asking, hosted)
+        hosted.run = run
+        if run.id in self._runs:  # a text that was handed to a run which is hosted already
+            return self._runs[run.id]
+        self._adopt(hosted)
+        if asking.kind == "steer" and run.ask != asking.text:  # handed to a run that the application itself has asked
+            self.nursery.start_soon(self._hear_end, hosted)
+        if asking.kind == "run":
+            for other in self.active(asking.key):
+                if other is not hosted:
+                    for call_id in list(other.questions):
+                        other.answer(call_id, False, OVERTAKEN)
+        return hosted
+
+    def _adopt(self, hosted: Hosted) -> None:
+        asking, run = hosted.asking, hosted.run
+        hosted.acceptance = Acceptance(
+            asking.key,
+            run,
+            asking.agent.name,
+            asking.text,
+            asking.kind,
+            asking.timeout,
+            asking.idempotency_key,
+            asking.body,
+            asking.instead_of,
+        )
+        self.ledger.expect(hosted.acceptance)
+        self._runs[run.id] = hosted
+        self._active.setdefault(asking.key, {})[run.id] = hosted
+        self._keeping += 1
+        self.nursery.start_soon(self._keep, hosted)
+
+    def _submit(self, asking: Asking, hosted: Hosted) -> Run:
+        conversation = self.runtime.conversation(asking.inner_id, asking.agent)
+        context = asking.visitor if self.make_context is None else self.make_context(asking.visitor)
+        limits = [limit for limit in (asking.timeout, self.config.run_timeout) if limit is not None]
+        timeout = min(limits, default=None)
+        confirm: Callable[..., Any] | None = None
+        if self.config.confirm == "client" and asking.agent.confirm is not approve_all:
+            confirm = hosted.ask_client if asking.asks_client else _nobody
+        limit = None if confirm is None else self.config.confirm_timeout
+        if asking.kind == "run":
+            return conversation.submit(
+                asking.text,
+                context=context,
+                timeout=timeout,
+                confirm=confirm,
+                confirm_timeout=limit,
+                on_event=hosted.hear,
+                when_busy=asking.when_busy,
+            )
+        if asking.kind == "steer":
+            return conversation.steer(
+                asking.text,
+                context=context,
+                timeout=timeout,
+                confirm=confirm,
+                confirm_timeout=limit,
+                on_event=hosted.hear,
+            )
+        if asking.kind == "resume":
+            return conversation.submit_resume(
+                asking.answers,
+                context=context,
+                timeout=timeout,
+                confirm=confirm,
+                confirm_timeout=limit,
+                on_event=hosted.hear,
+            )
+        return conversation.submit_rewrite(
+            "regenerate",
+            context=context,
+            timeout=timeout,
+            confirm=confirm,
+            confirm_timeout=limit,
+            on_event=hosted.hear,
+            when_busy=asking.when_busy,
+        )
+
+    # --- keeping ----------------------------------------------------------------------------------------------------
+
+    async def _keep(self, hosted: Hosted) -> None:
+        """Put a run on record, wait for its end, and put that on record.
+
+        Cancellation: the run stays on record as open.
+        """
+        asking, acceptance = hosted.asking, hosted.acceptance
+        try:
+            await self.ledger.accept(acceptance)
+            await hosted.over.wait()
+            # The last event is told a step before the run's own end, with no checkpoint between.
+            outcome = run_outcome(hosted.run, asking.conversation_id, self.config.shows_errors)
+            if acceptance.error is None:
+                await self._record_end(hosted, outcome)
+            follower = hosted.run.followed_by
+            if follower is not None and follower.id not in self._runs:
+                self._follow(hosted, follower)
+        finally:
+            self.ledger.drop(acceptance)
+            active = self._active.get(asking.key, {})
+            active.pop(hosted.id, None)
+            if not active:
+                self._active.pop(asking.key, None)
+            self._over.append((trio.current_time() + self.config.keep_seconds, hosted.id))
+            self._forget_old()
+            hosted.kept.set()
+            self._keeping -= 1
+            if not self._keeping:
+                self._quiet.set()
+
+    async def _record_end(self, hosted: Hosted, outcome: dict[str, Any]) -> None:
+        follower = hosted.run.followed_by
+        if outcome["result"] is not None:  # the steps are in the history; a record of many ends is to stay small
+            outcome["result"] = {**outcome["result"], "steps": []}
+        row = {**outcome, "followed_by": None if follower is None else follower.id, "seq": hosted.last_seq}
+        try:
+            await self.ledger.end(hosted.acceptance, row)
+        except Exception as error:  # noqa: BLE001  # the run is over, and told so; a restart finds it open, and closes it
+            log.error("the end of %s could not be recorded: %s", hosted.id, type(error).__name__)
+
+    def _follow(self, hosted: Hosted, follower: Run) -> None:
+        """A text that was handed to a run, and not taken, has become a run of its own."""
+        text = follower.ask
+        after = Hosted(attrs.evolve(hosted.asking, text=text, kind="steer", idempotency_key=None, instead_of=None))
+        after.run = follower
+        self._adopt(after)
+        self.nursery.start_soon(self._hear_end, after)
+
+    async def _hear_end(self, hosted: Hosted) -> None:
+        """Its `on_event` is that of the hand-over, so its end is awaited."""
+        async for event in hosted.run.events():
+            hosted.hear(event)
+
+    async def wait_kept(self) -> None:
+        """Wait until the end of every run is on record.
+
+        Cancellation: what is left stays open on record.
+        """
+        while self._keeping:
+            self._quiet = trio.Event()
+            await self._quiet.wait()
+
+    async def forget(self, key: str) -> None:
+        """Forget a conversation whose runs are over: its record here, and its runs.
+
+        Cancellation: its record may be gone.
+        """
+        for hosted in self.active(key):  # their ends are about to be put on record
+            await hosted.kept.wait()
+        for run_id in [name for name, hosted in self._runs.items() if hosted.asking.key == key]:
+            del self._runs[run_id]
+        await self.ledger.forget(key)
+
+    @property
+    def unready(self) -> str | None:
+        """Why no more work should come here, None if it may."""
+        if self.draining:
+            return "draining"
+        counts, config = self.runtime.statistics(), self.config
+        if config.max_waiting is not None:
+            full = counts.waiting >= config.high_water * config.max_waiting
+        else:
+            full = config.max_running is not None and counts.running >= config.high_water * config.max_running
+        return "busy" if full else None
+
+    def can_resume(self, agent: Agent[Any]) -> bool:
+        """Say whether an agent can be steered, resumed and asked again."""
+        return isinstance(agent.loop, ToolLoop)
+
+
+def _nobody(request: ConfirmRequest) -> Confirmed:
+    return Confirmed(False, "nobody can be asked through this door")

@@ -1,0 +1,277 @@
+"""What was accepted, on record before anybody is told so: asks, their run ids and idempotency keys, and their ends.
+
+One record of the runtime's store for each conversation, beside the conversation's own. Its key begins with a colon,
+which no agent's key does, since agents' names are escaped.
+
+A run is on record as `open` from before its client is told of it until its end. `begun` is put there before the run
+does anything: what a restart finds open and not begun can be run, what had begun can not (its effects would be
+repeated).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, final
+from urllib.parse import quote
+
+import attrs
+import trio
+
+from goliath_actors import Extension, Message, Run
+from goliath_actors.abc import Change, Entry, Record, Store
+from goliath_actors.errors import StoreConflict, StoreError
+from goliath_actors.hooks import BeforeRun, HookContext
+
+__all__ = ["Acceptance", "Ledger", "Listed", "Recorder", "clip_title"]
+
+# Any, in this room: JSON data.
+
+PREFIX: Final = ":server/"
+KEEP_ENDED: Final = 16  # ends of runs on record for a conversation
+RETRIES: Final = 20  # of a commit that another one overtook
+TITLE: Final = 80  # characters
+
+
+def clip_title(ask: str) -> str:
+    """Return a conversation's title: the first line of its first ask, cut at 80 characters."""
+    line = next((row.strip() for row in ask.splitlines() if row.strip()), "")
+    return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
+
+
+@attrs.define(eq=False)
+class Acceptance:
+    """One accepted run, until it is over. `body` is what an equal ask has equal."""
+
+    key: str
+    run: Run
+    agent: str
+    ask: str
+    kind: str
+    timeout: float | None = None
+    idempotency_key: str | None = None
+    body: str = ""
+    # The earlier run that this one is done in the place of, after a restart.
+    instead_of: str | None = None
+    begun: bool = False
+    error: Exception | None = None
+    recorded: trio.Event = attrs.Factory(trio.Event)
+
+
+@attrs.frozen
+class Listed:
+    """A conversation in a list."""
+
+    key: str
+    title: str
+    created_at: float
+    last_at: float
+
+
+@final
+@attrs.define(eq=False)
+class Ledger:
+    """The records of one store. Everything here is a checkpoint."""
+
+    _store: Store
+    _accepted: dict[str, Acceptance] = attrs.Factory(dict)
+    _locks: weakref.WeakValueDictionary[str, trio.Lock] = attrs.Factory(weakref.WeakValueDictionary)
+
+    @staticmethod
+    def key(agent: str, principal: str, conversation_id: str) -> str:
+        """Return the key of a conversation's record here."""
+        return f"{Ledger.prefix(agent, principal)}{conversation_id}"
+
+    @staticmethod
+    def prefix(agent: str, principal: str) -> str:
+        """Return what the keys of an agent's conversations with a principal begin with."""
+        return f"{PREFIX}{quote(agent, safe='', errors='surrogatepass')}/{principal}/"
+
+    def expect(self, acceptance: Acceptance) -> None:
+        """From now on the run, whose task has not begun yet, waits for its record before it does anything."""
+        self._accepted[acceptance.run.id] = acceptance
+
+    async def accept(self, acceptance: Acceptance) -> None:
+        """Put a run on record. What fails is its `error`.
+
+        Cancellation: the run may be on record, and stays held.
+        """
+
+        def change(record: Record) -> Change:
+            opened = dict(record.private.get("open", {}))
+            acceptance.begun = acceptance.run.state != "queued"
+            now = time.time()
+            opened[acceptance.run.id] = {
+                "agent": acceptance.agent,
+                "ask": acceptance.ask,
+                "kind": acceptance.kind,
+                "timeout": acceptance.timeout,
+                "at": now,
+                "begun": acceptance.begun,
+            }
+            private = {**record.private, "open": opened}
+            if acceptance.instead_of is not None:
+                opened.pop(acceptance.instead_of, None)
+                private["ended"] = _ended(record, _restarted(acceptance.instead_of, acceptance.run.id))
+            metadata = dict(record.metadata)
+            metadata.setdefault("title", clip_title(acceptance.ask))
+            metadata.setdefault("created_at", now)
+            metadata["last_at"] = now
+            append: tuple[Entry, ...] = ()
+            if acceptance.idempotency_key is not None:
+                noted = {
+                    "idempotency_key": acceptance.idempotency_key,
+                    "run_id": acceptance.run.id,
+                    "body": acceptance.body,
+                }
+                append = (Entry(f"ask-{acceptance.run.id}", now, "user", Message("user"), False, False, noted),)
+            return Change(private=private, metadata=metadata, append=append)
+
+        try:
+            await self._update(acceptance.key, change)
+        except Exception as error:  # noqa: BLE001  # a store is an application's: whatever it raises refuses the ask
+            acceptance.error = error
+        acceptance.recorded.set()
+
+    async def begin(self, run_id: str) -> None:
+        """Put on record that a run begins; waits until it is on record at all.
+
+        Raises: what the store raised.
+        """
+        acceptance = self._accepted.get(run_id)
+        if acceptance is None:  # asked by the application itself, or by another run
+            return
+        await acceptance.recorded.wait()
+        if acceptance.error is not None:
+            raise acceptance.error
+        if acceptance.begun:
+            return
+
+        def change(record: Record) -> Change:
+            opened = dict(record.private.get("open", {}))
+            opened[run_id] = {**opened.get(run_id, {}), "begun": True}
+            return Change(private={**record.private, "open": opened})
+
+        await self._update(acceptance.key, change)
+        acceptance.begun = True
+
+    async def end(self, acceptance: Acceptance, outcome: Mapping[str, Any]) -> None:
+        """Put a run's end on record.
+
+        Raises: what the store raised.
+        """
+        self._accepted.pop(acceptance.run.id, None)
+        run_id = acceptance.run.id
+
+        def change(record: Record) -> Change:
+            opened = {name: row for name, row in record.private.get("open", {}).items() if name != run_id}
+            ended = _ended(record, {"run_id": run_id, **outcome})
+            metadata = {**record.metadata, "last_at": time.time()}
+            return Change(private={**record.private, "open": opened, "ended": ended}, metadata=metadata)
+
+        await self._update(acceptance.key, change)
+
+    def drop(self, acceptance: Acceptance) -> None:
+        """Leave a run as it is on record: open. A restart will find it."""
+        self._accepted.pop(acceptance.run.id, None)
+
+    async def close(self, key: str, run_ids: Iterable[str]) -> None:
+        """Put on record that open runs of an earlier process are over, and not run again."""
+        closed = list(run_ids)
+
+        def change(record: Record) -> Change:
+            opened = {name: row for name, row in record.private.get("open", {}).items() if name not in closed}
+            private = {**record.private, "open": opened}
+            for run_id in closed:
+                private["ended"] = _ended(attrs.evolve(record, private=private), _restarted(run_id, None))
+            return Change(private=private)
+
+        if closed:
+            await self._update(key, change)
+
+    async def read(self, key: str) -> Record:
+        """Return a conversation's record here; of version 0 if nothing was ever asked."""
+        return await self._store.load(key)
+
+    async def find(self, key: str, idempotency_key: str) -> tuple[str, str] | None:
+        """Return the run id and the body of the ask that had this key, or None."""
+        entry = await self._store.find(key, idempotency_key)
+        return None if entry is None else (str(entry.private["run_id"]), str(entry.private["body"]))
+
+    async def forget(self, key: str) -> None:
+        """Delete a conversation's record here."""
+        async with self._lock(key):
+            await self._store.forget(key)
+
+    async def listed(self, prefix: str, after: str | None, limit: int) -> list[Listed]:
+        """Return conversations whose keys begin with `prefix`, in the order of their ids, from behind `after`."""
+        rows: list[Listed] = []
+        for key in await self._store.keys(prefix, after, limit):
+            try:
+                record = await self._store.load(key)
+            except StoreError:  # one that cannot be read does not hide the others
+                continue
+            data = record.metadata
+            created = float(data.get("created_at", 0.0))
+            rows.append(Listed(key, str(data.get("title", "")), created, float(data.get("last_at", created))))
+        return rows
+
+    async def keys(self, after: str | None, limit: int) -> list[str]:
+        """Return keys of this ledger, in order, from behind `after`."""
+        return list(await self._store.keys(PREFIX, after, limit))
+
+    def knows(self, run_id: str) -> bool:
+        """Say whether a run is one of this process that is not over."""
+        return run_id in self._accepted
+
+    def _lock(self, key: str) -> trio.Lock:
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = trio.Lock()
+        return lock
+
+    async def _update(self, key: str, change: Callable[[Record], Change]) -> Record:
+        # In this process one at a time; another process may still come between, hence the version and the retries.
+        async with self._lock(key):
+            for attempt in range(RETRIES):
+                record = await self._store.load(key)
+                try:
+                    return await self._store.commit(key, change(record), expect=record.version)
+                except StoreConflict:
+                    if attempt == RETRIES - 1:
+                        raise
+                await trio.sleep(random.uniform(0, 0.005 * (attempt + 1)))
+        raise AssertionError("unreachable")
+
+
+def _ended(record: Record, row: Mapping[str, Any]) -> list[Any]:
+    kept = [other for other in record.private.get("ended", ()) if other["run_id"] != row["run_id"]]
+    return [*kept, dict(row)][-KEEP_ENDED:]
+
+
+def _restarted(run_id: str, followed_by: str | None) -> dict[str, Any]:
+    words = "the server was restarted before it began" if followed_by else "the server ended while it was going on"
+    return {
+        "run_id": run_id,
+        "status": "aborted",
+        "result": None,
+        "error": {"type": "RunAborted", "detail": f"the run was aborted (shutdown): {words}"},
+        "abort": {"cause": "shutdown", "reason": "restart", "phase": None},
+        "followed_by": followed_by,
+        "seq": 0,
+    }
+
+
+class Recorder(Extension[Any]):
+    """Holds a run until it is on record that it begins. First among an agent's extensions."""
+
+    name = "server-recorder"
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def before_run(self, ctx: HookContext[Any], question: BeforeRun) -> None:
+        """Wait for the record."""
+        await self._ledger.begin(ctx.run_id)

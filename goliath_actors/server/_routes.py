@@ -1,0 +1,412 @@
+"""The addresses under `/v1/conversations`: runs, and what a conversation holds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Final, final
+from urllib.parse import quote
+
+import attrs
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from goliath_actors import Agent
+from goliath_actors.abc import Record
+
+from ._bodies import (
+    AbortBody,
+    AnswerBody,
+    AskBody,
+    RegenerateBody,
+    ResumeBody,
+    SteerBody,
+    conversation_id,
+    idempotency_key,
+    last_event_id,
+    query_int,
+    query_text,
+    read_json,
+)
+from ._config import ServerConfig
+from ._hosting import Asking, Hosted, Hosting, Visitor
+from ._ledger import Ledger
+from ._problems import Problem
+from ._recovery import Recovery
+from ._streams import StreamResponse, follow, while_connected
+from ._wire import dumps, entry_data, frame, plain, run_outcome
+
+__all__ = ["Routes", "respond"]
+
+MAX_PAGE: Final = 200  # entries or conversations at once
+MAX_NAME: Final = 200
+_STREAM: Final = "text/event-stream"
+
+
+def respond(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return JSON data as a response."""
+    return Response(dumps(data), status, headers, "application/json")
+
+
+@attrs.frozen
+class _Place:
+    """A conversation that a request names, and what is on record of it here."""
+
+    visitor: Visitor
+    agent: Agent[Any]
+    id: str
+
+    @property
+    def key(self) -> str:
+        return Ledger.key(self.agent.name, self.visitor.principal, self.id)
+
+    @property
+    def path(self) -> str:
+        return f"/v1/conversations/{quote(self.id, safe='')}"
+
+    def asking(self, text: str, **more: Any) -> Asking:
+        return Asking(self.visitor, self.agent, self.id, text, **more)
+
+
+@final
+@attrs.define(eq=False)
+class Routes:
+    """The endpoints. Each is called with the request and with who asks."""
+
+    hosting: Hosting
+    recovery: Recovery
+
+    @property
+    def config(self) -> ServerConfig:
+        """How the server behaves."""
+        return self.hosting.config
+
+    # --- runs -------------------------------------------------------------------------------------------------------
+
+    async def post_run(self, request: Request, visitor: Visitor) -> Response:
+        """`POST /v1/conversations/{id}/runs`: ask."""
+        body = await self._read(request, AskBody)
+        place = self._place(request, visitor, body.agent)
+        asking = place.asking(
+            body.ask,
+            timeout=body.timeout,
+            when_busy=body.when_busy,
+            idempotency_key=idempotency_key(request),
+        )
+        return await self._started(request, place, asking, detach=body.detach, wait=body.wait)
+
+    async def post_resume(self, request: Request, visitor: Visitor) -> Response:
+        """`POST /v1/conversations/{id}/resume`: answer calls that wait."""
+        body = await self._read(request, ResumeBody)
+        place = self._place(request, visitor, body.agent)
+        self._need_tool_loop(place.agent, "resume")
+        asking = place.asking(
+            "(resume)",
+            kind="resume",
+            answers=body.answers,
+            timeout=body.timeout,
+            idempotency_key=idempotency_key(request),
+        )
+        return await self._started(request, place, asking, detach=body.detach, wait=body.wait)
+
+    async def post_regenerate(self, request: Request, visitor: Visitor) -> Response:
+        """`POST /v1/conversations/{id}/regenerate`: another answer to the last ask."""
+        body = await self._read(request, RegenerateBody)
+        place = self._place(request, visitor, body.agent)
+        self._need_tool_loop(place.agent, "regenerate")
+        asking = place.asking(
+            "(regenerate)",
+            kind="regenerate",
+            timeout=body.timeout,
+            when_busy=body.when_busy,
+            idempotency_key=idempotency_key(request),
+        )
+        return await self._started(request, place, asking, detach=body.detach, wait=body.wait)
+
+    async def post_steer(self, request: Request, visitor: Visitor) -> Response:
+        """`POST /v1/conversations/{id}/steer`: a text for the run that is going on."""
+        body = await self._read(request, SteerBody)
+        place = self._place(request, visitor, body.agent)
+        self._need_tool_loop(place.agent, "steer")
+        await self.recovery.touch(place.key)
+        hosted, _ = await self.hosting.start(place.asking(body.text, kind="steer", timeout=body.timeout))
+        assert isinstance(hosted, Hosted)
+        return respond(self._short(place, hosted), 202, self._headers(place, hosted.id))
+
+    async def _started(self, request: Request, place: _Place, asking: Asking, *, detach: bool, wait: bool) -> Response:
+        """Accept a run, and answer as the client wants it: as a stream, at the end, or at once."""
+        streams = _wants_stream(request)
+        await self.recovery.touch(place.key)
+        hosted, again = await self.hosting.start(asking)
+        if isinstance(hosted, str):
+            return await self._over_long_ago(place, hosted, streams)
+        headers = self._headers(place, hosted.id)
+        if again:
+            headers["idempotent-replayed"] = "true"
+        # A second request with the same key does not own the run: the first one's client may still be there.
+        left = _nothing if detach or again else lambda: hosted.run.abort("the client left")
+        if streams:
+            return StreamResponse(lambda: follow(hosted, self.config), headers, left)
+        if not wait:
+            return respond(self._short(place, hosted), 202, headers)
+        complete = False
+        try:
+            complete = await while_connected(request, hosted.over.wait)
+        finally:
+            if not complete:
+                left()
+        return respond(self._full(place, hosted), 200, headers)
+
+    async def get_run(self, request: Request, visitor: Visitor) -> Response:
+        """`GET /v1/conversations/{id}/runs/{run_id}`: state and result."""
+        place = self._place(request, visitor)
+        run_id = request.path_params["run_id"]
+        hosted = self._find(place, run_id)
+        if hosted is not None:
+            await trio.lowlevel.checkpoint()
+            return respond(self._full(place, hosted))
+        return respond(self._past(place, await self._recorded(place, run_id)))
+
+    async def get_events(self, request: Request, visitor: Visitor) -> Response:
+        """`GET /v1/conversations/{id}/runs/{run_id}/events`: follow a run, from its start or from where one was."""
+        place = self._place(request, visitor)
+        run_id = request.path_params["run_id"]
+        after = last_event_id(request)
+        hosted = self._find(place, run_id)
+        if hosted is not None:
+            await trio.lowlevel.checkpoint()
+            return StreamResponse(lambda: follow(hosted, self.config, after), self._headers(place, run_id))
+        row = await self._recorded(place, run_id)
+        return StreamResponse(lambda: _only_end(place, row, after), self._headers(place, run_id))
+
+    async def post_abort(self, request: Request, visitor: Visitor) -> Response:
+        """`POST /v1/conversations/{id}/runs/{run_id}/abort`: end a run."""
+        place = self._place(request, visitor)
+        body = await self._read(request, AbortBody)
+        hosted = self._find(place, request.path_params["run_id"])
+        if hosted is None:
+            return respond(self._past(place, await self._recorded(place, request.path_params["run_id"])))
+        hosted.run.abort(body.reason or "the client asked for it")
+        await trio.lowlevel.checkpoint()
+        return respond(self._short(place, hosted), 202)
+
+    async def post_answer(self, request: Request, visitor: Visitor) -> Response:
+        """`POST /v1/conversations/{id}/runs/{run_id}/confirmations/{call_id}`: answer an open question."""
+        place = self._place(request, visitor)
+        body = await self._read(request, AnswerBody)
+        hosted = self._find(place, request.path_params["run_id"])
+        call_id = request.path_params["call_id"]
+        if hosted is None or not hosted.answer(call_id, body.approve, body.reason):
+            raise Problem("not-found", "this run has no such question open")
+        await trio.lowlevel.checkpoint()
+        return respond({"run_id": hosted.id, "call_id": call_id, "approved": body.approve})
+
+    # --- conversations ----------------------------------------------------------------------------------------------
+
+    async def get_conversations(self, request: Request, visitor: Visitor) -> Response:
+        """`GET /v1/conversations`: the visitor's own, in the order of their ids."""
+        agent = self._agent(query_text(request.query_params, "agent", MAX_NAME))
+        limit = query_int(request.query_params, "limit", 1, MAX_PAGE) or 50
+        after = query_text(request.query_params, "after", 1000)
+        prefix = Ledger.prefix(agent.name, visitor.principal)
+        rows = await self.hosting.ledger.listed(prefix, None if after is None else prefix + after, limit + 1)
+        found = [
+            {
+                "id": row.key.removeprefix(prefix),
+                "agent": agent.name,
+                "title": row.title,
+                "created_at": row.created_at,
+                "last_at": row.last_at,
+                "running": next(self.hosting.active(row.key), None) is not None,
+            }
+            for row in rows[:limit]
+        ]
+        return respond({"conversations": found, "next": found[-1]["id"] if len(rows) > limit else None})
+
+    async def get_conversation(self, request: Request, visitor: Visitor) -> Response:
+        """`GET /v1/conversations/{id}`: what goes on in it, and what waits."""
+        place = self._place(request, visitor)
+        record = await self._known(place)
+        status = self._conversation(place).status()
+        now = trio.current_time()
+        active = list(self.hosting.active(place.key))
+        return respond(
+            {
+                "id": place.id,
+                "agent": place.agent.name,
+                "title": record.metadata.get("title", ""),
+                "created_at": record.metadata.get("created_at"),
+                "last_at": record.metadata.get("last_at"),
+                "run_id": status.run_id,
+                "phase": status.phase,
+                "phase_seconds": None if status.since is None else max(0.0, now - status.since),
+                "waiting": status.waiting,
+                "oldest_wait_seconds": status.oldest_wait,
+                "runs": [{"run_id": hosted.id, "state": hosted.run.state} for hosted in active],
+                "confirmations": [
+                    {"run_id": hosted.id, **question.data()}
+                    for hosted in active
+                    for question in hosted.questions.values()
+                ],
+                "waiting_calls": await self._waiting_calls(record),
+                "can": {name: self.hosting.can_resume(place.agent) for name in ("steer", "resume", "regenerate")},
+            }
+        )
+
+    async def _waiting_calls(self, record: Record) -> list[Any]:
+        """Return the calls that the last run left waiting for a person."""
+        for row in reversed(record.private.get("ended", ())):
+            if row.get("result") is not None:
+                return list(row["result"].get("waiting", ()))
+        return []
+
+    async def get_history(self, request: Request, visitor: Visitor) -> Response:
+        """`GET /v1/conversations/{id}/history`: what was said, a page at a time, oldest first."""
+        place = self._place(request, visitor)
+        query = request.query_params
+        before, after = query_int(query, "before", 0), query_int(query, "after", 0)
+        limit, anchor = query_int(query, "limit", 1, MAX_PAGE) or 50, query_int(query, "anchor", 0)
+        await self._known(place)
+        page = await self._conversation(place).history(before, after, limit, anchor)
+        entries = [entry_data(entry) for entry in page.entries if entry.transcript_visible]
+        return respond({"entries": entries, "anchor": page.anchor, "next": page.next})
+
+    async def delete_conversation(self, request: Request, visitor: Visitor) -> Response:
+        """`DELETE /v1/conversations/{id}`: abort what goes on in it, and forget it."""
+        place = self._place(request, visitor)
+        await self._known(place)
+        await self._conversation(place).forget()
+        await self.hosting.forget(place.key)
+        return Response(None, 204)
+
+    # --- what they share --------------------------------------------------------------------------------------------
+
+    async def _read(self, request: Request, kind: type[Any]) -> Any:
+        return await read_json(request, kind, self.config.max_body, self.config.body_timeout)
+
+    def _agent(self, name: str | None) -> Agent[Any]:
+        agents = self.hosting.runtime.agents
+        if name is None:
+            return agents[0]
+        for agent in agents:
+            if agent.name == name:
+                return agent
+        raise Problem("invalid", f"there is no agent {name!r}; GET /v1/agents lists them", field="agent")
+
+    def _place(self, request: Request, visitor: Visitor, agent: str | None = None) -> _Place:
+        named = agent if agent is not None else query_text(request.query_params, "agent", MAX_NAME)
+        return _Place(visitor, self._agent(named), conversation_id(request))
+
+    def _conversation(self, place: _Place) -> Any:
+        return self.hosting.runtime.conversation(place.asking("").inner_id, place.agent)
+
+    async def _known(self, place: _Place) -> Record:
+        await self.recovery.touch(place.key)
+        record = await self.hosting.ledger.read(place.key)
+        if record.version == 0:
+            raise Problem("not-found", "there is no such conversation")
+        return record
+
+    def _find(self, place: _Place, run_id: str) -> Hosted | None:
+        hosted = self.hosting.get(run_id)
+        return hosted if hosted is not None and hosted.asking.key == place.key else None
+
+    async def _recorded(self, place: _Place, run_id: str) -> Mapping[str, Any]:
+        """Return the end of a run that is not held any more."""
+        record = await self._known(place)
+        for row in record.private.get("ended", ()):
+            if row["run_id"] == run_id:
+                return dict(row)
+        raise Problem("not-found", "there is no such run, or it ended too long ago")
+
+    async def _over_long_ago(self, place: _Place, run_id: str, streams: bool) -> Response:
+        """Answer an ask that was made again, and whose run is only on record, if at all."""
+        headers = {**self._headers(place, run_id), "idempotent-replayed": "true"}
+        row = await self._recorded(place, run_id)
+        if streams:
+            return StreamResponse(lambda: _only_end(place, row, 0), headers)
+        return respond(self._past(place, row), 200, headers)
+
+    @staticmethod
+    def _need_tool_loop(agent: Agent[Any], door: str) -> None:
+        from goliath_actors import ToolLoop
+
+        if not isinstance(agent.loop, ToolLoop):
+            raise Problem("conflict", f"{door} needs an agent with a ToolLoop; {agent.name!r} has another loop")
+
+    def _headers(self, place: _Place, run_id: str) -> dict[str, str]:
+        return {"x-run-id": run_id, "location": _links(place, run_id)["self"]}
+
+    def _short(self, place: _Place, hosted: Hosted) -> dict[str, Any]:
+        return {"run_id": hosted.id, "state": hosted.run.state, "links": _links(place, hosted.id)}
+
+    def _full(self, place: _Place, hosted: Hosted) -> dict[str, Any]:
+        follower = hosted.run.followed_by
+        return {
+            "run_id": hosted.id,
+            "conversation_id": place.id,
+            "agent": place.agent.name,
+            "state": hosted.run.state,
+            **run_outcome(hosted.run, place.id, self.config.shows_errors),
+            "followed_by": None if follower is None else follower.id,
+            "confirmations": [question.data() for question in hosted.questions.values()],
+            "links": _links(place, hosted.id),
+        }
+
+    def _past(self, place: _Place, row: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "run_id": row["run_id"],
+            "conversation_id": place.id,
+            "agent": place.agent.name,
+            "state": "done",
+            **{name: plain(row[name]) for name in ("status", "result", "error", "abort", "followed_by")},
+            "confirmations": [],
+            "links": _links(place, row["run_id"]),
+        }
+
+
+def _links(place: _Place, run_id: str) -> dict[str, str]:
+    own = f"{place.path}/runs/{quote(run_id, safe='')}"
+    query = f"?agent={quote(place.agent.name, safe='')}"
+    return {
+        "self": own + query,
+        "events": f"{own}/events{query}",
+        "abort": f"{own}/abort{query}",
+        "conversation": place.path + query,
+    }
+
+
+async def _only_end(place: _Place, row: Mapping[str, Any], after: int) -> AsyncGenerator[bytes, None]:
+    """Yield the last event of a run of which only the end is on record."""
+    await trio.lowlevel.checkpoint()
+    seq = int(row["seq"])
+    if after and after >= seq:
+        return
+    abort = row["abort"] or {}
+    data = {
+        "kind": "run-finished",
+        "run_id": row["run_id"],
+        "conversation_id": place.id,
+        "seq": seq,
+        "reason": abort.get("cause"),
+        **{name: plain(row[name]) for name in ("status", "result", "error", "abort", "followed_by")},
+    }
+    yield frame("run-finished", data, seq or None)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _wants_stream(request: Request) -> bool:
+    """Say whether an event stream is asked for, rather than JSON.
+
+    Raises: `Problem` if the client takes neither.
+    """
+    accept = request.headers.get("accept", "*/*").lower()
+    wanted = [part.partition(";")[0].strip() for part in accept.split(",")]
+    if _STREAM in wanted:
+        return True
+    if any(part in ("*/*", "application/*", "application/json", "") for part in wanted):
+        return False
+    raise Problem("not-acceptable", "there is application/json and text/event-stream", field="Accept")

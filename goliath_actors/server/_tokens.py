@@ -1,0 +1,101 @@
+"""Who may enter: bearer tokens, kept as hashes, each with a principal and what it may do."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import attrs
+
+from goliath_actors.errors import ConfigError
+
+__all__ = ["LOCAL", "SCOPES", "Token", "hash_token", "make_token", "match_token", "read_tokens"]
+
+SCOPES: Final = ("read", "chat", "admin")
+LOCAL: Final = "local"  # the principal of everybody, where there are no tokens
+
+# A principal's name becomes the front of its conversations' ids, up to a slash.
+_PRINCIPAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,63}")
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+_LEAST = 20  # characters of a token: made by `make_token` it has 43
+
+
+def _scopes(scopes: Iterable[str]) -> frozenset[str]:
+    return frozenset(scopes)
+
+
+@attrs.frozen
+class Token:
+    """One token, by its hash. `read` sees the principal's own conversations, `chat` asks as well, `admin` sees
+    statistics and metrics beside all that. Several tokens may have one principal."""
+
+    principal: str
+    scopes: frozenset[str] = attrs.field(converter=_scopes)
+    hash: str = attrs.field(repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if not _PRINCIPAL.fullmatch(self.principal):
+            raise ConfigError(
+                f"{self.principal!r} is no name of a principal: letters, digits and _.@+- , at most 64, "
+                "beginning with a letter or a digit"
+            )
+        unknown = sorted(self.scopes - set(SCOPES))
+        if unknown or not self.scopes:
+            raise ConfigError(f"scopes of a token are some of {', '.join(SCOPES)}, not {', '.join(unknown) or 'none'}")
+        if not _HASH.fullmatch(self.hash):
+            raise ConfigError("a token is kept as sha256: and 64 hexadecimal digits; hash_token makes that of a token")
+
+    def may(self, scope: str) -> bool:
+        """Say whether the token allows what needs `scope`. `chat` includes `read`, `admin` includes both."""
+        return scope in self.scopes or "admin" in self.scopes or (scope == "read" and "chat" in self.scopes)
+
+
+def hash_token(token: str) -> str:
+    """Return what is kept of a token. A plain hash is enough for what is random and long, and cheap on each request.
+
+    Raises: `ConfigError` for one that is short enough to be guessed.
+    """
+    if len(token) < _LEAST:
+        raise ConfigError(f"a token needs at least {_LEAST} characters; make_token() makes one")
+    return f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
+
+
+def make_token() -> str:
+    """Return a new token: 256 random bits as 43 characters."""
+    return secrets.token_urlsafe(32)
+
+
+def match_token(tokens: Sequence[Token], presented: str) -> Token | None:
+    """Return the token that this is, or None. Takes as long whichever it is, and whether it is one."""
+    digest = f"sha256:{hashlib.sha256(presented.encode('utf-8', 'surrogateescape')).hexdigest()}"
+    found: Token | None = None
+    for token in tokens:
+        if hmac.compare_digest(token.hash, digest):
+            found = token
+    return found
+
+
+def read_tokens(text: str, where: str) -> tuple[Token, ...]:
+    """Read tokens: a line each, `principal scope[,scope] sha256:…`; blank lines and those that begin with # are none.
+
+    Arguments: `where` the text is from, for errors, which never show a line's content.
+
+    Raises: `ConfigError` with the number of the line that is wrong.
+    """
+    tokens: list[Token] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        row = line.strip()
+        if not row or row.startswith("#"):
+            continue
+        words = row.split()
+        if len(words) != 3:
+            raise ConfigError(f"{where}, line {number}: a token's line is PRINCIPAL SCOPES sha256:HASH")
+        try:
+            tokens.append(Token(words[0], words[1].split(","), words[2]))
+        except ConfigError as error:
+            raise ConfigError(f"{where}, line {number}: {error}") from None
+    return tuple(tokens)
