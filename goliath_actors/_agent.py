@@ -5,6 +5,7 @@ Floor 4½. Wrong configuration raises here, at once, never in the middle of a ru
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, final
@@ -102,8 +103,9 @@ class Agent(Generic[C]):
 
     roster: Roster = attrs.field(init=False)
     """Which extension implements which row; made on construction."""
-    tool_table: Mapping[str, Tool] = attrs.field(init=False)
-    """Every tool by name, those of extensions included; made on construction."""
+    _fixed_table: Mapping[str, Tool] = attrs.field(init=False)
+    # Extensions whose `tools` is a property: what they have is read anew for each run (H11).
+    _live: tuple[Extension[C], ...] = attrs.field(init=False)
     counter: TokenCounter = attrs.field(init=False)
     """The token counter in use; resolved on construction."""
     schema: OutputSchema | None = attrs.field(init=False)
@@ -125,7 +127,8 @@ class Agent(Generic[C]):
         put(self, "extensions", _as_tuple("Agent(extensions=...)", self.extensions))
         put(self, "roster", Roster.of(self.extensions))
         put(self, "tools", _as_tuple("Agent(tools=...)", self.tools))
-        put(self, "tool_table", FrozenDict(self._tools_by_name()))
+        put(self, "_live", tuple(extension for extension in self.extensions if _has_live_tools(extension)))
+        put(self, "_fixed_table", FrozenDict(self._tools_by_name()))
         examples = _as_tuple("Agent(examples=...)", self.examples)
         put(self, "examples", tuple(_example(example) for example in examples))
         self._check_loop()
@@ -176,7 +179,20 @@ class Agent(Generic[C]):
             output_mode=output_mode,
         )
 
-    def _tools_by_name(self) -> dict[str, Tool]:
+    @property
+    def tool_table(self) -> Mapping[str, Tool]:
+        """Every tool by name, those of extensions included.
+
+        Made on construction, unless an extension has its `tools` as a property: then it is what they are now. A run
+        keeps the table that it began with.
+        """
+        return FrozenDict(self._tools_by_name(lenient=True)) if self._live else self._fixed_table
+
+    def _tools_by_name(self, *, lenient: bool = False) -> dict[str, Tool]:
+        """Return the tools by name; if `lenient`, what came later under a name that is taken is left out.
+
+        Raises: `ConfigError`.
+        """
         table: dict[str, Tool] = {}
         owners: dict[str, str] = {}
         sources: list[tuple[str, Sequence[Tool]]] = [("Agent(tools=...)", self.tools)]
@@ -189,18 +205,15 @@ class Agent(Generic[C]):
                         f"{owner}: {name} is no tool; decorate the function with @tool or make a Tool(...)"
                     )
                 if tool.name in table:
+                    if lenient:
+                        continue
                     raise ConfigError(
                         f"two tools are named {tool.name!r} ({owners[tool.name]} and {owner}); give one another name"
                     )
                 table[tool.name] = tool
                 owners[tool.name] = owner
-        for tool in table.values():
-            unknown = [name for name in tool.requires if name not in table]
-            if unknown:
-                raise ConfigError(
-                    f"tool {tool.name!r} requires {', '.join(map(repr, unknown))}, which the agent does not have "
-                    f"(it has {', '.join(map(repr, table))})"
-                )
+        if not self._live:
+            _check_requires(table)
         return table
 
     def _check_loop(self) -> None:
@@ -227,12 +240,43 @@ class Agent(Generic[C]):
             object.__setattr__(self, "facts", FrozenDict(check_facts(self.facts)))
         check_seconds("Agent(confirm_timeout=...)", self.confirm_timeout)
         if self.confirm is None:
-            asking = [tool.name for tool in self.tool_table.values() if tool.writes or tool.confirm]
-            if asking:
-                raise ConfigError(
-                    f"{', '.join(map(repr, asking))} must be confirmed, and the agent has no `confirm`; "
-                    "give it one, or say confirm=approve_all if every call may go ahead"
-                )
+            _check_confirmed(self._fixed_table)
+
+
+def _check_requires(table: Mapping[str, Tool]) -> None:
+    for tool in table.values():
+        unknown = [name for name in tool.requires if name not in table]
+        if unknown:
+            raise ConfigError(
+                f"tool {tool.name!r} requires {', '.join(map(repr, unknown))}, which the agent does not have "
+                f"(it has {', '.join(map(repr, table))})"
+            )
+
+
+def _check_confirmed(table: Mapping[str, Tool]) -> None:
+    asking = [tool.name for tool in table.values() if tool.writes or tool.confirm]
+    if asking:
+        raise ConfigError(
+            f"{', '.join(map(repr, asking))} must be confirmed, and the agent has no `confirm`; "
+            "give it one, or say confirm=approve_all if every call may go ahead"
+        )
+
+
+def _has_live_tools(extension: object) -> bool:
+    return isinstance(inspect.getattr_static(extension, "tools", ()), property)
+
+
+def check_live_tools(agent: Agent[Any]) -> None:
+    """Check the tools that an agent's extensions have only since their lifespans were entered, as construction does.
+
+    Raises: `ConfigError`: for a name that is taken, a `requires` of a tool that is not there, a write without anybody
+    to confirm it.
+    """
+    if agent._live:
+        table = agent._tools_by_name()
+        _check_requires(table)
+        if agent.confirm is None:
+            _check_confirmed(table)
 
 
 def _as_tuple(what: str, value: Any) -> tuple[Any, ...]:

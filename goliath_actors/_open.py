@@ -15,7 +15,7 @@ from typing import Any, final
 import attrs
 import trio
 
-from ._agent import Agent, check_seconds
+from ._agent import Agent, check_live_tools, check_seconds
 from ._arguments import check_count
 from ._directory import with_subagents
 from ._journal import single
@@ -132,6 +132,8 @@ async def _opened(
         with passing:
             everybody = with_subagents(agents)
             async with hold_all([*held, *closing(everybody), *lifespans(everybody)]):
+                for agent in everybody:
+                    check_live_tools(agent)
                 async with trio.open_nursery() as outer:
                     # No `outer.start`: interrupted, it waits for the host, which is shielded and ends only at the
                     # watcher's word, which has it from `outer`.

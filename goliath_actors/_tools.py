@@ -24,7 +24,7 @@ from ._json import snapshot
 from ._provider import CounterFailed, counting
 from ._text import clip, estimate, fit_content, summarise
 from ._work import Work
-from .errors import ConfigError, ToolFailure, ToolInputError, ToolTimeout
+from .errors import ConfigError, ToolFailure, ToolInputError, ToolInterrupted, ToolTimeout
 from .events import ToolFinished, ToolStarted
 from .hooks import AfterTool, AfterTools, AroundTool
 from .tools import ToolOutcome
@@ -187,7 +187,7 @@ def _failed(work: Work, call: Call, error: Exception) -> None:
     error = bare(error)  # a tool may have a nursery of its own
     # A write that broke off may have happened, unless the tool itself says that it failed, and a hook that ran it
     # again had not let it succeed before.
-    says_so = isinstance(error, ToolFailure) and not isinstance(error, ToolTimeout) and not call.performed
+    says_so = isinstance(error, ToolFailure) and not isinstance(error, ToolInterrupted) and not call.performed
     sure = not call.tool.writes or says_so
     status: Literal["failed", "unknown"] = "failed" if sure else "unknown"
     call.outcome = ToolOutcome(status, error=error)

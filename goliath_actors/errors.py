@@ -32,7 +32,9 @@ __all__ = [
     "StoreTooNew",
     "ToolFailure",
     "ToolInputError",
+    "ToolInterrupted",
     "ToolTimeout",
+    "ToolsUnavailable",
 ]
 
 
@@ -231,7 +233,11 @@ class ToolFailure(GoliathError):
         super().__init__(text)
 
 
-class ToolTimeout(ToolFailure):
+class ToolInterrupted(ToolFailure):
+    """A tool broke off, and nobody can say how far it had come: what it had begun may have happened."""
+
+
+class ToolTimeout(ToolInterrupted):
     """A tool did not finish within the time it declares; what it had begun may have happened."""
 
 
@@ -242,6 +248,10 @@ class AgentFailed(ToolFailure):
     def __init__(self, text: str, outcome: object = None) -> None:
         self.outcome = outcome
         super().__init__(text)
+
+
+class ToolsUnavailable(GoliathError):
+    """A server that gives tools could not be reached, or does not speak as it should."""
 
 
 class ToolInputError(GoliathError):

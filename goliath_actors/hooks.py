@@ -178,7 +178,8 @@ class Extension(Generic[C]):
     Fields:
       name: with text in it, and unique within an agent. Diagnostics, denials and errors name it.
       lenient: a failing hook is passed over and reported, where the table allows it.
-      tools: tools that the agent has because of this extension.
+      tools: tools that the agent has because of this extension. As a property it is read anew as each run begins, for
+        tools that are known only inside the lifespan.
       instructions: a text that is added to the agent's own in every prompt.
 
     A hook that raises fails the run with `GoliathExtensionError`, except in rows that only observe. With

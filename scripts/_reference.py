@@ -36,6 +36,7 @@ MODULES: Final = {
     "goliath_actors.models": "Models over HTTP, and a second brain over HTTP.",
     "goliath_actors.models.local": "A real model on this machine, for tests and demonstrations (extra `local`).",
     "goliath_actors.stores": "Where conversations live between runs.",
+    "goliath_actors.mcp": "Tools of MCP servers; see [the guide](../guides/mcp.md).",
     "goliath_actors.files": "Virtual files for conversations, and tools for them; see [the guide](../guides/files.md).",
     "goliath_actors.tokens": "Token counters.",
     "goliath_actors.testing": "Fakes and checkers for tests.",

@@ -48,6 +48,7 @@ PUBLIC = (
     "goliath_actors.evals",
     "goliath_actors.bridge",
     "goliath_actors.files",
+    "goliath_actors.mcp",
     "goliath_actors.testing",
     "goliath_actors.tokens",
 )

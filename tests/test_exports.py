@@ -37,6 +37,7 @@ PROMISED = {
     "goliath_actors.bridge": "Bridge BridgeConversation BridgeRun BridgeStream call_asyncio open_bridge",
     "goliath_actors.evals": "Fixture evaluate Report Attempt Evaluated acknowledge",
     "goliath_actors.files": "CompositeFiles MemoryFiles SqliteFiles StaticFiles file_tools",
+    "goliath_actors.mcp": "McpTools McpOutput McpProgress",
     "goliath_actors.testing": "ScriptedModel ScriptExhausted tool_calls Gate Journal FailingStore check_events",
 }
 
@@ -63,7 +64,7 @@ def test_the_front_door_has_at_most_thirty_names() -> None:
 
 
 def test_importing_the_package_loads_no_heavy_library() -> None:
-    heavy = ("httpx2", "tiktoken", "regex", "jsonschema", "pydantic", "sqlite3", "asyncio", "pytest")
+    heavy = ("httpx2", "tiktoken", "regex", "jsonschema", "pydantic", "sqlite3", "asyncio", "pytest", "mcp")
     code = f"import sys, goliath_actors; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

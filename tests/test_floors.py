@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_mailbox", "_decisions"),
     ("_nest", "_pipe"),
     ("_panel",),
-    ("files", "models", "policies", "stores"),
+    ("files", "mcp", "models", "policies", "stores"),
     ("_conformance", "_work"),
     ("testing",),
     ("_prompts", "_provider", "_stream", "_session", "_composition", "_subagent", "_waiting"),
