@@ -25,9 +25,20 @@ from .hooks import BeforeTool, Deny, Stop
 from .tools import CheckedInput, Confirmed, ConfirmRequest, Suspend, Tool, ToolContext, ToolOutcome
 from .values import Exchange
 
-__all__ = ["Cached", "Call", "confirm", "context_of", "decline", "explain", "gate", "needs_confirmation"]
+__all__ = [
+    "NEW_MESSAGE_REASON",
+    "Cached",
+    "Call",
+    "confirm",
+    "context_of",
+    "decline",
+    "explain",
+    "gate",
+    "needs_confirmation",
+]
 
 REASON_CHARS = 160  # characters of an error or of a denial's reason inside a result
+NEW_MESSAGE_REASON = "a new message came instead of an answer"
 
 SkipReason: TypeAlias = Literal["policy", "confirmation", "missing", "batch"]
 
@@ -221,7 +232,7 @@ def needs_confirmation(call: Call) -> bool:
 
 
 async def confirm(work: Work, call: Call) -> Suspend | None:
-    """Ask the application whether the call may go ahead; a refusal, an expiry included, skips it.
+    """Ask the application whether the call may go ahead; a refusal skips it, and so does an expiry or a new message.
 
     Returns: `Suspend` if the callback wants the run to wait instead (the caller decides what that means), else None.
 
@@ -236,6 +247,9 @@ async def confirm(work: Work, call: Call) -> Suspend | None:
         call.skip("confirmation", f"This needs a confirmation, and {reason}. Do not try it again.")
         return None
     await trio.lowlevel.checkpoint_if_cancelled()
+    if journal.superseded:
+        _settle(work, call, Confirmed(False, NEW_MESSAGE_REASON))
+        return None
     journal.enter("confirm")
     request = ConfirmRequest(
         call.call_id,
@@ -249,20 +263,31 @@ async def confirm(work: Work, call: Call) -> Suspend | None:
     limit = math.inf if work.confirm_timeout is None else work.confirm_timeout
     answer: Any = None
     with work.paused(), journal.origin("confirm"), trio.move_on_after(limit) as waiting:
-        answer = work.confirm(request)
-        if inspect.isawaitable(answer):
-            answer = await answer
+        journal.question = waiting
+        try:
+            answer = work.confirm(request)
+            if inspect.isawaitable(answer):
+                answer = await answer
+        finally:
+            journal.question = None
         _check_answer(answer)
     if waiting.cancelled_caught:
-        answer = Confirmed(False, f"nobody answered within {limit:g} s")
+        late = f"nobody answered within {limit:g} s"
+        answer = Confirmed(False, NEW_MESSAGE_REASON if journal.superseded else late)
+    else:
+        journal.superseded = False  # it was answered all the same: a rule's word, or given in the same moment
     if isinstance(answer, Suspend):
         return answer
-    approved, reason = (answer.approved, answer.reason) if isinstance(answer, Confirmed) else (answer, "")
-    journal.emit(Confirm, tool=call.tool.name, approved=approved, reason=reason or None)
-    if not approved:
-        decline(call, reason)
+    _settle(work, call, answer)
     await trio.lowlevel.checkpoint_if_cancelled()
     return None
+
+
+def _settle(work: Work, call: Call, answer: bool | Confirmed) -> None:
+    approved, reason = (answer.approved, answer.reason) if isinstance(answer, Confirmed) else (answer, "")
+    work.journal.emit(Confirm, tool=call.tool.name, approved=approved, reason=reason or None)
+    if not approved:
+        decline(call, reason)
 
 
 def decline(call: Call, reason: str) -> None:

@@ -65,6 +65,9 @@ class RunJournal:
     late_scope: Cancellable | None = None
     closing: bool = False
     ended: bool = False
+    # While a person is asked: how long they may take. `superseded` once a new message came instead of an answer (§P).
+    question: trio.CancelScope | None = None
+    superseded: bool = False
     # What a callback raised on `RunQueued`: it fails the run at its turn (E4).
     early_error: Exception | None = None
     # Whose code runs right now, where a hook is asked: what leaves the run from there unblamed (an interrupt, a group
@@ -163,6 +166,12 @@ class RunJournal:
         self.phase = phase
         self.since = trio.current_time()
         self.place = None
+
+    def supersede(self) -> None:
+        """A new message came: a question that is open is denied, and so are those that the run has later."""
+        if self.question is not None:
+            self.superseded = True
+            self.question.cancel()
 
     def blame(self, error: BaseException, origin: str) -> None:
         """Record whose fault `error` is. The first word stands: an outer room cannot take it from an inner one."""

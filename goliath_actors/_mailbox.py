@@ -273,6 +273,8 @@ class Wait:
     target: Run | Job
     # True if it ends with the target itself, False if with the target's reply.
     to_end: bool = False
+    # True if the waiter made the target and would abort it by leaving.
+    owned: bool = False
     # True while the waiter lends its slot to the target (R4).
     lent: bool = False
 

@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from ._batch import Round
+from ._call import NEW_MESSAGE_REASON
 from ._decisions import RunStopped, StreamVerdict
 from ._entrance import before_run
 from ._mailbox import Run
@@ -40,7 +41,6 @@ from .values import Message, Plan, Responded, Step
 __all__ = ["NativeRun"]
 
 NEW_MESSAGE = "Not done: instead of an answer there came a new message."
-NEW_MESSAGE_REASON = "a new message came instead of an answer"
 COMPLETED = "Not done: the run was completed without waiting for it."
 STEER = "steer"  # key of an entry's private data: the id of the run that the text would have become
 OUT_OF_STEPS = "I could not finish this within the steps that one run may take."

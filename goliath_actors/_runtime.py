@@ -154,7 +154,7 @@ class Runtime:
         asker = waiter()
         if asker is None:
             return await run.own()
-        with self._waiting(asker, Wait(run)):
+        with self._waiting(asker, Wait(run, owned=True)):
             return await run.own()
 
     def submit(
@@ -379,6 +379,8 @@ class Runtime:
         self._enter()
         if when_busy == "replace" and actor.current is not None:
             self._replace(actor, run)
+        if options.answers is None and options.rewrite is None:
+            self._supersede(actor, asker)
         self._post(actor, run)
         # Last, since a callback may do anything: ask, abort, raise what is no `Exception`.
         told = False
@@ -389,6 +391,17 @@ class Runtime:
             if not told:  # nobody will get this run, so nobody could end it
                 run.request_abort("caller")
         return run
+
+    @staticmethod
+    def _supersede(actor: Actor, asker: Run | None) -> None:
+        """A message came: a question that the conversation's run has asked, or one that it has asked for an answer, is
+        denied (§P). Messages of runs deny nothing."""
+        if asker is not None or not isinstance(actor.current, Run):
+            return
+        asking = [actor.current]
+        for run in asking:  # grows: nobody waits in a circle (R14)
+            run.journal.supersede()
+            asking += [wait.target for wait in run.waits_for if wait.owned and isinstance(wait.target, Run)]
 
     def _post(self, actor: Actor, envelope: Run | Job) -> None:
         if actor.post(envelope, next_turn=isinstance(envelope, Run) and envelope.replaces):
@@ -661,6 +674,7 @@ class Runtime:
         own = head.context if context is None else context
         run = self._make_run(entry, conversation_id, text, own, deadline, options, on_event)
         run.conversation = actor
+        self._supersede(actor, waiter())
         head.steers.append(run)
         return head
 
