@@ -1,4 +1,4 @@
-"""The command `goliath-actors`: `chat`, `demo`, `tools` and `hooks`.
+"""The command `goliath-actors`: `serve`, `chat`, `demo`, `tools`, `hooks` and `token`.
 
 Floor 10. Uses only the public API; what a command needs is imported when that command runs.
 """

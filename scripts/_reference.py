@@ -40,6 +40,7 @@ MODULES: Final = {
     "goliath_actors.files": "Virtual files for conversations, and tools for them; see [the guide](../guides/files.md).",
     "goliath_actors.tokens": "Token counters.",
     "goliath_actors.testing": "Fakes and checkers for tests.",
+    "goliath_actors.server": "Conversations over HTTP (extra `web`); see [the guide](../guides/chat-backend.md).",
     "goliath_actors.bridge": "A runtime for asyncio programs; see [the guide](../guides/asyncio.md).",
     "goliath_actors.evals": "Evaluation: fixtures, attempts and a report.",
 }
@@ -54,6 +55,7 @@ PROMISED: Final[Mapping[str, tuple[str, ...]]] = {
     "FailingStore": ("calls",),
     "Journal": ("rows", "heard", "clear"),
     "Run": ("abort", "wait", "events"),
+    "Ledger": (),
     "Runtime": ("run", "submit", "stream", "conversation", "invoke_tool", "drain", "statistics"),
 }
 # What may be read of them, where that is no method.
@@ -67,6 +69,8 @@ READABLE: Final[Mapping[str, Mapping[str, str]]] = {
         "followed_by": "the run that took over what this one was not told in time (needs a `ToolLoop`)",
     },
     "BridgeConversation": {"id": "the conversation's id, None for the default one"},
+    "Runtime": {"agents": "the agents whose conversations it holds"},
+    "Server": {"runtime": "its `Runtime`", "host": "the address it listens on", "port": "its port"},
     "Conversation": {"id": "the conversation's id, None for the default one"},
 }
 # Made without arguments, or by something else than their constructors, which therefore say nothing.
@@ -78,9 +82,11 @@ MADE_ELSEWHERE: Final = frozenset(
         "BridgeStream",
         "Conversation",
         "Gate",
+        "Ledger",
         "LocalServer",
         "Run",
         "Runtime",
+        "Server",
         "StoreCheck",
         "StoreConformance",
         "TiktokenCounter",

@@ -49,6 +49,7 @@ PUBLIC = (
     "goliath_actors.bridge",
     "goliath_actors.files",
     "goliath_actors.mcp",
+    "goliath_actors.server",
     "goliath_actors.testing",
     "goliath_actors.tokens",
 )
@@ -280,6 +281,7 @@ _SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 # Not ours, or no names of code.
 _OTHERS = {
     *("Annotated", "AsyncClient", "BaseModel", "CancelScope", "Cancelled", "CapacityLimiter", "ContextVar", "Literal"),
+    *("EventSource", "Mount"),
     *("MockClock", "Struct", "TypedDict"),
 }
 # Words of tools and of other libraries.
@@ -406,7 +408,7 @@ def test_the_two_commands_of_the_readme_come_first_exist_and_can_be_executed() -
         for line in code.splitlines()
         if line and not line.startswith("#")
     ]
-    assert commands[:2] == ["scripts/goliath-actors demo", "scripts/test"]
+    assert commands[:2] == ["scripts/goliath-actors serve", "scripts/test"]
     for command in commands[:2]:
         script = ROOT / command.split()[0]
         assert os.access(script, os.X_OK)

@@ -34,6 +34,8 @@ PROMISED = {
     "goliath_actors.models": "AnthropicMessages Fallbacks HttpFallback Limited LimitedStatistics OpenAIChat",
     "goliath_actors.stores": "InMemoryStore SqliteStore",
     "goliath_actors.policies": "Audit Guardrail RateLimit Redact Retrieval TokenBudget ToolPolicy",
+    "goliath_actors.server": """Ledger Server ServerConfig Token Visitor ask_client create_app hash_token make_token
+        read_tokens recorded serve""",
     "goliath_actors.bridge": "Bridge BridgeConversation BridgeRun BridgeStream call_asyncio open_bridge",
     "goliath_actors.evals": "Fixture evaluate Report Attempt Evaluated acknowledge",
     "goliath_actors.files": "CompositeFiles MemoryFiles SqliteFiles StaticFiles file_tools",

@@ -291,4 +291,24 @@ def _is_terminal(stream: TextIO) -> bool:
         return False
 
 
-_COMMANDS = {"chat": _chat, "demo": _demo, "tools": _tools, "hooks": _hooks}
+# --- serve ----------------------------------------------------------------------------------------------------------
+
+
+def _serve(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    from .serving import serve_agents
+
+    screen = Screen.on(terminal.stdout, terminal.environ)
+    places = tuple(terminal.places)
+    return trio.run(partial(serve_agents, arguments, screen, terminal.environ, terminal.folder, places))
+
+
+def _token(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    from .serving import make_token_line
+
+    token, line = make_token_line(arguments.name, arguments.scopes)
+    Screen.on(terminal.stderr, terminal.environ).line(f"the token, shown once: {token}")
+    Screen.on(terminal.stdout, terminal.environ).line(line)
+    return EXIT_OK
+
+
+_COMMANDS = {"serve": _serve, "token": _token, "chat": _chat, "demo": _demo, "tools": _tools, "hooks": _hooks}

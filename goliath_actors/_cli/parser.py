@@ -16,6 +16,7 @@ __all__ = ["build_parser"]
 
 _TOP = """\
 examples:
+  goliath-actors serve                    a page to chat in, and an HTTP API, on this machine
   goliath-actors demo                     a guided tour, no network and no model needed
   goliath-actors chat                     talk to a small assistant with whatever model is found
   goliath-actors chat myapp.bot:agent     talk to an agent of your own
@@ -45,6 +46,31 @@ the model, first match wins:
 
 while it runs: Ctrl-C aborts the run, not the program. At the prompt: Ctrl-C twice, Ctrl-D or /quit leaves.
 exit codes: 0 ok, 1 an ask failed, 2 wrong usage, 130 interrupted.
+"""
+
+_SERVE = """\
+examples:
+  goliath-actors serve
+  goliath-actors serve --model qwen3:4b --port 9000
+  goliath-actors serve myapp.bot:agent myapp.bot:helper --store chat.db
+  goliath-actors token ada >> tokens.txt
+  goliath-actors serve --host 0.0.0.0 --token-file tokens.txt
+
+without an agent: a built-in assistant, once with native tool calling and once planned, on a model that is found as
+'goliath-actors chat --help' tells.
+
+SIGTERM or Ctrl-C: takes no more, lets runs go on for the grace, aborts the rest, exit code 0. Again: aborts at once.
+A third time: ends. What was accepted and had not begun is run when it is started again.
+
+GOLIATH_ACTORS_TOKENS has lines as a token file's, separated by semicolons.
+"""
+
+_TOKEN = """\
+examples:
+  goliath-actors token ada >> tokens.txt
+  goliath-actors token ops --scopes read,admin >> tokens.txt
+
+The token itself is shown once, on standard error; the line for the file, which holds only its hash, on standard output.
 """
 
 _DEMO = """\
@@ -93,6 +119,22 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _not_negative(text: str) -> float:
+    return 0.0 if text.strip() in ("0", "0.0") else _seconds(text)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= 10**9):
+        raise argparse.ArgumentTypeError(f"{text!r} is no count of at least 1")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port, which is a number from 0 to 65535")
+    return int(text)
+
+
 def _text(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError("it is blank")
@@ -129,6 +171,63 @@ def build_parser() -> argparse.ArgumentParser:
     chat.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="abort a run that takes longer")
     chat.add_argument("--yes", action="store_true", help="approve whatever asks for confirmation")
     chat.add_argument("-q", "--quiet", action="store_true", help="show answers and errors, not the steps")
+
+    serve = commands.add_parser(
+        "serve",
+        parents=[common],
+        help="serve agents over HTTP, with a page to chat in",
+        description="Serve agents over HTTP, with a page to chat in. Only this machine can reach it, unless told so.",
+        epilog=_SERVE,
+        formatter_class=raw,
+    )
+    serve.add_argument("agents", nargs="*", metavar="module:agent", help="Agents in your code")
+    serve.add_argument("--host", type=_text, default="127.0.0.1", metavar="ADDRESS", help="default: 127.0.0.1")
+    serve.add_argument("--port", type=_port, default=8765, metavar="PORT", help="default: 8765; 0: any free one")
+    serve.add_argument("--model", type=_text, metavar="NAME", help="of the assistant: a name, or 'demo', or 'local'")
+    serve.add_argument("--model-url", type=_text, metavar="URL", help="an OpenAI-compatible server, up to /v1")
+    serve.add_argument(
+        "--store", type=_text, default="goliath-chat.db", metavar="FILE", help="default: goliath-chat.db; or 'memory'"
+    )
+    serve.add_argument("--token-file", type=_text, metavar="FILE", help="who may enter; see 'goliath-actors token'")
+    serve.add_argument("--insecure", action="store_true", help="take other addresses than loopback without tokens")
+    serve.add_argument(
+        "--allow-host", type=_text, action="append", default=[], metavar="NAME", help="a name of this host"
+    )
+    serve.add_argument(
+        "--cors-origin", type=_text, action="append", default=[], metavar="ORIGIN", help="pages that may call"
+    )
+    serve.add_argument("--max-running", type=_count, metavar="N", help="runs at once (default: no limit)")
+    serve.add_argument(
+        "--max-waiting", type=_count, default=1000, metavar="N", help="asks that may wait (default: 1000)"
+    )
+    serve.add_argument(
+        "--mailbox", type=_count, default=16, metavar="N", help="of them in one conversation (default: 16)"
+    )
+    serve.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="abort a run that takes longer")
+    serve.add_argument(
+        "--drain-grace", type=_not_negative, default=20.0, metavar="SECONDS", help="for runs at the end (default: 20)"
+    )
+    serve.add_argument(
+        "--idle-timeout",
+        type=_seconds,
+        default=300.0,
+        metavar="SECONDS",
+        help="keep idle ones in memory (default: 300)",
+    )
+    serve.add_argument("--yes", action="store_true", help="approve whatever asks for confirmation")
+
+    token = commands.add_parser(
+        "token",
+        parents=[common],
+        help="make a token for 'serve --token-file'",
+        description="Make a token: what a client sends, and the line that lets it in.",
+        epilog=_TOKEN,
+        formatter_class=raw,
+    )
+    token.add_argument("name", type=_text, metavar="NAME", help="whose conversations it opens")
+    token.add_argument(
+        "--scopes", type=_text, default="chat", metavar="SCOPES", help="of read, chat, admin (default: chat)"
+    )
 
     commands.add_parser(
         "demo",

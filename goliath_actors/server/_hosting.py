@@ -23,7 +23,7 @@ from ._ledger import Acceptance, Ledger
 from ._problems import Problem
 from ._wire import plain, run_outcome
 
-__all__ = ["Asking", "Hosted", "Hosting", "Visitor"]
+__all__ = ["Asking", "Hosted", "Hosting", "Visitor", "ask_client"]
 
 log = logging.getLogger("goliath_actors.server")
 
@@ -277,7 +277,7 @@ class Hosting:
         timeout = min(limits, default=None)
         confirm: Callable[..., Any] | None = None
         if self.config.confirm == "client" and asking.agent.confirm is not approve_all:
-            confirm = hosted.ask_client if asking.asks_client else _nobody
+            confirm = hosted.ask_client if asking.asks_client else ask_client
         limit = None if confirm is None else self.config.confirm_timeout
         if asking.kind == "run":
             return conversation.submit(
@@ -408,5 +408,7 @@ class Hosting:
         return isinstance(agent.loop, ToolLoop)
 
 
-def _nobody(request: ConfirmRequest) -> Confirmed:
-    return Confirmed(False, "nobody can be asked through this door")
+def ask_client(request: ConfirmRequest) -> Confirmed:
+    """A `confirm` for agents that are served: the server asks the client of the run in its place. Anywhere else, and
+    for clients that cannot be asked, it declines."""
+    return Confirmed(False, "nobody can be asked here")

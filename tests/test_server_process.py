@@ -1,0 +1,148 @@
+"""The server as a process of its own: it starts, says where it is, ends in order, and loses nothing in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SECONDS = 30
+
+
+class Answer(NamedTuple):
+    status: int
+    body: Any
+    headers: Any
+
+
+class Process:
+    """A `goliath-actors serve` and its address."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self.url = ""
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.lines.append(line.rstrip())
+            found = re.match(r"open: +(http://\S+)", line)
+            if found:
+                self.url = found[1]
+                return
+        raise AssertionError("\n".join(self.lines))
+
+    def call(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        data = None if body is None else json.dumps(body).encode()
+        rows = {"content-type": "application/json", **{name.replace("_", "-"): text for name, text in headers.items()}}
+        request = urllib.request.Request(self.url + path, data, rows, method=method)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=SECONDS) as response:
+                content = response.read()
+                return Answer(response.status, json.loads(content) if content else None, response.headers)
+        except urllib.error.HTTPError as error:
+            with error:
+                return Answer(error.code, json.loads(error.read()), error.headers)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        assert self.process.stdout is not None
+        self.lines += [line.rstrip() for line in self.process.stdout]
+        return self.process.wait(SECONDS)
+
+
+@contextmanager
+def serving(folder: Path, *arguments: str) -> Iterator[Process]:
+    command = [sys.executable, "-W", "error", "-m", "goliath_actors", "serve", "--port", "0", *arguments]
+    environ = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "GOLIATH"))},
+        "PYTHONPATH": str(ROOT),
+        "NO_COLOR": "1",
+    }
+    process = subprocess.Popen(
+        command, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        yield Process(process)
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def refused(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Run a server that does not come up; return its exit code and what it says."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "goliath_actors", "serve", "--model", "demo", *arguments],
+        cwd=folder, env=environ, capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+AGENT = """
+    from pathlib import Path
+    import trio
+    from goliath_actors import Agent, ToolLoop, approve_all, tool
+    from goliath_actors.testing import ScriptedModel
+
+    async def reply(request):
+        ask = request.messages[-1].text
+        with open("asked.txt", "a") as file:
+            file.write(ask + "\\n")
+        while ask == "wait" and not Path("go").exists():
+            await trio.sleep(0.01)
+        return "said " + ask
+
+    agent = Agent(name="slow", model=ScriptedModel([reply] * 100), loop=ToolLoop())
+"""
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    (tmp_path / "slow.py").write_text(textwrap.dedent(AGENT), encoding="utf-8")
+    return tmp_path
+
+
+def asked(folder: Path) -> Sequence[str]:
+    file = folder / "asked.txt"
+    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+
+
+def test_a_server_without_arguments_answers_and_ends_with_0(tmp_path: Path) -> None:
+    with serving(tmp_path, "--model", "demo") as server:
+        answer = server.call("POST", "/v1/conversations/c/runs", {"ask": "calculate 2 * 21"})
+        assert answer.body["result"]["text"] == "Demo model: calculate says: 2 * 21 = 42."
+        assert (tmp_path / "goliath-chat.db").exists()
+        assert server.end() == 0
+    assert any("demo model follows fixed rules" in line for line in server.lines)
+
+
+def test_what_is_wrong_is_said_in_one_line(tmp_path: Path) -> None:
+    with serving(tmp_path, "--model", "demo") as server:
+        port = server.url.rpartition(":")[2]
+        code, said = refused(tmp_path, "--port", port, "--store", "memory")
+    assert (code, said.count("\n")) == (2, 1)
+    assert f"127.0.0.1:{port} is in use" in said
+    code, said = refused(tmp_path, "--host", "0.0.0.0")
+    assert code == 2
+    assert "configure tokens" in " ".join(said.split())
+    code, said = refused(tmp_path, "nothing:agent")
+    assert code == 2
