@@ -6,8 +6,8 @@ supervisor owns the cancel scopes, so that `on_error` and `on_finish` observers 
 
 from ._agent import Agent
 from ._conductor import Conductor, SessionFallback
+from ._envelope import Run
 from ._facade import Conversation
-from ._mailbox import Run
 from ._open import open_runtime, serve_runtime
 from ._runtime import Runtime
 from ._toolloop import Compaction, ToolLoop

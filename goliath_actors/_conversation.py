@@ -1,6 +1,6 @@
 """The actor: takes an envelope, has it supervised, takes the next. It costs nothing while idle.
 
-Floor 7. `Actor` is a slotted object without a task; `Turns` gives actors their turns up to `max_running`.
+`Actor` is a slotted object without a task; `Turns` gives actors their turns up to `max_running`.
 """
 
 # Why one task a run and none while idle (`chain`): a parked task costs 3 to 5 kB a conversation; a lock held by the
@@ -17,12 +17,28 @@ from typing import Any, final
 import attrs
 import trio
 
-from ._mailbox import Job, Mailbox, Run
+from ._agent import Agent
+from ._envelope import Envelope, Job
+from ._mailbox import Mailbox
 from ._threads import ConversationThreads, ToolThreads
 from ._work import Health
 from .values import ConversationStatus
 
-__all__ = ["Actor", "Turns"]
+__all__ = ["Actor", "Entry", "Turns"]
+
+
+@attrs.frozen(eq=False)
+class Entry:
+    """An agent within a runtime, with its conversations."""
+
+    agent: Agent[Any]
+    # The agent's name as part of a store's key, escaped so that it holds no slash.
+    prefix: str
+    actors: dict[str | None, Actor] = attrs.Factory(dict)
+
+    def key(self, conversation_id: str | None) -> str:
+        """Return the store's key: the agent's name, escaped, then a slash and the id as given."""
+        return self.prefix if conversation_id is None else f"{self.prefix}/{conversation_id}"
 
 
 @final
@@ -30,11 +46,10 @@ __all__ = ["Actor", "Turns"]
 class Actor:
     """One conversation: (agent, conversation id). Holds what has its turn and what waits behind it, and no task."""
 
-    # Any: the runtime's entry for the agent; this floor only passes it on.
-    entry: Any
+    entry: Entry
     conversation_id: str | None
     # Invariant: at most one envelope has its turn (1); it is set before its task starts and cleared by that task.
-    current: Run | Job | None = None
+    current: Envelope | Job | None = None
     mailbox: Mailbox | None = None
     # How many runs of this runtime wait for a turn here: they lend their slots (R4).
     sponsors: int = 0
@@ -61,7 +76,7 @@ class Actor:
     def waiting(self) -> int:
         """How many accepted envelopes have not begun: those behind the head, a head that waits for a slot, and texts
         that the head has not taken."""
-        steers = len(self.current.steers) if isinstance(self.current, Run) else 0
+        steers = len(self.current.steers) if isinstance(self.current, Envelope) else 0
         return (0 if self.mailbox is None else len(self.mailbox)) + (1 if self.in_line else 0) + steers
 
     @property
@@ -77,38 +92,38 @@ class Actor:
             self._threads = ConversationThreads(shared)
         return self._threads
 
-    def envelopes(self) -> Iterator[Run | Job]:
+    def envelopes(self) -> Iterator[Envelope | Job]:
         """Yield what has its turn, then what waits, oldest first."""
         if self.current is not None:
             yield self.current
         if self.mailbox is not None:
             yield from self.mailbox
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[Envelope]:
         """Return the runs among the envelopes, oldest first, with those that texts not taken become behind the head."""
-        runs: list[Run] = []
+        runs: list[Envelope] = []
         for envelope in self.envelopes():
-            if isinstance(envelope, Run):
+            if isinstance(envelope, Envelope):
                 runs += [envelope, *envelope.steers]
         return runs
 
-    def post(self, envelope: Run | Job, *, next_turn: bool = False) -> bool:
+    def post(self, envelope: Envelope | Job, *, next_turn: bool = False) -> bool:
         """Accept an envelope. Returns True if it is the head now, so that the caller must see to its turn."""
         if self.current is None:
             self.current = envelope
             return True
         if self.mailbox is None:
             self.mailbox = Mailbox()
-        if next_turn and isinstance(envelope, Run):
+        if next_turn and isinstance(envelope, Envelope):
             self.mailbox.post_next(envelope)
         else:
             self.mailbox.post(envelope)
         return False
 
-    def follow(self) -> list[Run]:
+    def follow(self) -> list[Envelope]:
         """The head is about to be over: texts that it has not taken come next, as runs of their own (T7)."""
         head = self.current
-        if not isinstance(head, Run) or not head.steers:
+        if not isinstance(head, Envelope) or not head.steers:
             return []
         left = list(head.steers)
         head.steers.clear()
@@ -139,7 +154,7 @@ class Actor:
         now = trio.current_time()
         waits = [run for run in self.runs() if run.state == "queued" and (self.in_line or run is not current)]
         oldest = max((now - run.accepted_at for run in waits), default=None)
-        if not isinstance(current, Run):
+        if not isinstance(current, Envelope):
             phase = None if current is None else "forget"
             return ConversationStatus(None, phase, None, self.waiting, oldest)
         journal = current.journal
@@ -171,9 +186,9 @@ class Turns:
             actor.in_line = True
             self._line[actor] = None
 
-    def over(self, actor: Actor, envelope: Run | Job) -> None:
+    def over(self, actor: Actor, envelope: Envelope | Job) -> None:
         """The actor's head is over; its slot goes to whoever has waited longest, and what was lent to it goes back."""
-        if isinstance(envelope, Run):
+        if isinstance(envelope, Envelope):
             for wait in envelope.waits_for:  # of tasks that outlive the run: its slot is no longer theirs to lend
                 if wait.lent:
                     wait.lent = False
@@ -186,9 +201,9 @@ class Turns:
         self._fill()
 
     @trio.lowlevel.enable_ki_protection
-    def lend(self, target: Run | Job) -> None:
+    def lend(self, target: Envelope | Job) -> None:
         """A run waits for this one: until it does not, heads of the target's conversation need no slot of their own."""
-        actor: Actor = target.conversation
+        actor = _actor_of(target)
         target.lenders += 1
         actor.sponsors += 1
         if actor.in_line:
@@ -196,12 +211,12 @@ class Turns:
             self._start(actor, slot=False)
 
     @trio.lowlevel.enable_ki_protection
-    def unlend(self, target: Run | Job) -> None:
+    def unlend(self, target: Envelope | Job) -> None:
         """The wait is over. If the target goes on (its waiter left it alone), its conversation takes a slot after all,
         so that the limit holds again as soon as others finish."""
         if not target.lenders:  # it ended first: `over` gave everything back
             return
-        actor: Actor = target.conversation
+        actor = _actor_of(target)
         target.lenders -= 1
         actor.sponsors -= 1
         if not actor.sponsors and actor.current is not None and not actor.in_line and not actor.has_slot:
@@ -219,3 +234,9 @@ class Turns:
         while self._line and (self.limit is None or self.running < self.limit):
             actor, _ = self._line.popitem(last=False)
             self._start(actor, slot=True)
+
+
+def _actor_of(envelope: Envelope | Job) -> Actor:
+    actor = envelope.conversation
+    assert isinstance(actor, Actor)  # what has no conversation is never waited for
+    return actor

@@ -1,6 +1,6 @@
 """The conversations in memory: found by agent and id, forgotten after they have been idle for long enough (R15).
 
-Floor 7½. Idle actors form a list through their own fields, longest idle first: joining and leaving it costs the same
+Idle actors form a list through their own fields, longest idle first: joining and leaving it costs the same
 whatever their number, and an idle conversation costs two pointers for it.
 """
 
@@ -12,16 +12,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, final
 from urllib.parse import quote
 
-import attrs
 import trio
 
 from ._agent import Agent
-from ._conversation import Actor
+from ._conversation import Actor, Entry
 from ._subagent import Delegate
 from .errors import ConfigError
 
-__all__ = ["Directory", "Entry", "with_subagents"]
-
+__all__ = ["Directory", "with_subagents"]
 
 FORGET_BATCH = 1000  # conversations a tick, about a millisecond: many may have fallen idle in the same moment
 
@@ -44,19 +42,6 @@ def with_subagents(agents: Sequence[Agent[Any]]) -> tuple[Agent[Any], ...]:
             if isinstance(tool.execute, Delegate) and isinstance(tool.execute.agent, Agent):
                 pending.append(tool.execute.agent)
     return tuple(found.values())
-
-
-@attrs.frozen(eq=False)
-class Entry:
-    """An agent within a runtime, with its conversations."""
-
-    agent: Agent[Any]
-    prefix: str
-    actors: dict[str | None, Actor] = attrs.Factory(dict)
-
-    def key(self, conversation_id: str | None) -> str:
-        """Return the store's key: the agent's name, escaped so that it holds no slash, then the id as given."""
-        return self.prefix if conversation_id is None else f"{self.prefix}/{conversation_id}"
 
 
 @final
@@ -90,7 +75,7 @@ class Directory:
 
     def knows(self, actor: Actor) -> bool:
         """Say whether the actor is one of this directory's, and not forgotten."""
-        known: Actor | None = actor.entry.actors.get(actor.conversation_id)
+        known = actor.entry.actors.get(actor.conversation_id)
         return known is actor and self.entries.get(actor.entry.agent.name) is actor.entry
 
     def idle(self, actor: Actor) -> None:

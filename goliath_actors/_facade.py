@@ -1,103 +1,21 @@
-"""`Conversation`: one conversation's doors, and the `stream` block.
-
-Floor 7½. They hold the runtime's doors as a protocol and no state of their own.
-"""
+"""`Conversation`: one conversation's doors. It holds no state of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
-from typing import Any, Literal, Protocol, TypedDict, Unpack, final
+from collections.abc import Mapping
+from typing import Any, Literal, Unpack, final
 
 import attrs
-import trio
 
-from ._conversation import Actor
-from ._mailbox import Run
+from ._acceptance import AskOptions
+from ._agent import Agent
+from ._doors import Doors, StreamBlock
+from ._envelope import Envelope, Run
 from ._toolloop import ToolLoop
 from .errors import ConfigError
 from .values import ConversationStatus, Memory, Page, RunResult
 
-__all__ = ["AskOptions", "Conversation", "Doors", "StreamBlock"]
-
-
-class Doors(Protocol):
-    """What a conversation needs of its runtime."""
-
-    @property
-    def run(self) -> Callable[..., Awaitable[RunResult]]:
-        """As `Runtime.run`."""
-        ...
-
-    @property
-    def submit(self) -> Callable[..., Run]:
-        """As `Runtime.submit`."""
-        ...
-
-    @property
-    def stream(self) -> Callable[..., StreamBlock]:
-        """As `Runtime.stream`."""
-        ...
-
-    @property
-    def submit_rewrite(self) -> Callable[..., Run]:
-        """Accept a run that rewrites a history and answers anew."""
-        ...
-
-    @property
-    def rewrite(self) -> Callable[..., Awaitable[RunResult]]:
-        """As `submit_rewrite`, and wait."""
-        ...
-
-    @property
-    def steer(self) -> Callable[..., Run]:
-        """Hand a text to the running run, or accept a new one."""
-        ...
-
-    @property
-    def submit_resume(self) -> Callable[..., Run]:
-        """Accept an episode that takes up waiting calls."""
-        ...
-
-    @property
-    def resume(self) -> Callable[..., Awaitable[RunResult]]:
-        """As `submit_resume`, and wait."""
-        ...
-
-    def find(self, agent: Any, conversation_id: str | None) -> Actor | None:
-        """Return the actor, if the conversation is in memory."""
-        ...
-
-    async def read_memory(self, agent: Any, conversation_id: str | None) -> Memory:
-        """Return the stored memory."""
-        ...
-
-    async def read_history(self, agent: Any, conversation_id: str | None, **page: Any) -> Page:
-        """Return a page of entries."""
-        ...
-
-    async def write_visibility(
-        self, agent: Any, conversation_id: str | None, changes: Mapping[str, tuple[bool, bool]]
-    ) -> None:
-        """Change entries' visibility in one commit."""
-        ...
-
-    async def forget(self, agent: Any, conversation_id: str | None) -> None:
-        """End and delete the conversation."""
-        ...
-
-
-class AskOptions(TypedDict, total=False):
-    """What an ask may say for itself, as in `Runtime.run`."""
-
-    # Any: the application's own object, callables and type.
-    context: Any
-    timeout: float | None
-    confirm: Callable[..., Any] | None
-    confirm_timeout: float | None
-    output: Any
-    on_event: Callable[[Any], object] | None
-    when_busy: Literal["queue", "refuse", "replace"]
+__all__ = ["Conversation"]
 
 
 @final
@@ -106,7 +24,7 @@ class Conversation:
     """One conversation of one agent. Making this object does nothing; the conversation exists once it is asked."""
 
     _doors: Doors
-    _agent: Any
+    _agent: Agent[Any]
     id: str | None
 
     def __repr__(self) -> str:
@@ -118,15 +36,15 @@ class Conversation:
 
         Cancellation: aborts the run and goes on once its observers were told.
         """
-        return await self._doors.run(ask, conversation_id=self.id, agent=self._agent, **options)
+        return await self._doors.run(self._agent, self.id, ask, **options)
 
     def submit(self, ask: str, **options: Unpack[AskOptions]) -> Run:
         """Ask without waiting, as `Runtime.submit`."""
-        return self._doors.submit(ask, conversation_id=self.id, agent=self._agent, **options)
+        return self._doors.submit(self._agent, self.id, ask, **options)
 
     def stream(self, ask: str, **options: Unpack[AskOptions]) -> StreamBlock:
         """Ask for the length of a block, as `Runtime.stream`."""
-        return self._doors.stream(ask, conversation_id=self.id, agent=self._agent, **options)
+        return self._doors.stream(self._agent, self.id, ask, **options)
 
     def abort(self, reason: str = "", queued: bool = False) -> None:
         """End what has its turn, cause `requested`; with `queued` what waits, too. Never blocks."""
@@ -134,8 +52,8 @@ class Conversation:
         if actor is None:
             return
         for envelope in actor.runs() if queued else (actor.current,):
-            if isinstance(envelope, Run):
-                envelope.abort(reason)
+            if isinstance(envelope, Envelope):
+                envelope.request_abort("requested", reason)
 
     def status(self) -> ConversationStatus:
         """Say what runs, in which phase and since when, and how many wait and how long."""
@@ -144,7 +62,7 @@ class Conversation:
 
     async def memory(self) -> Memory:
         """Return the memory as it is stored. Never waits for a run."""
-        return await self._doors.read_memory(self._agent, self.id)
+        return await self._doors.memory(self._agent, self.id)
 
     async def history(
         self,
@@ -158,13 +76,11 @@ class Conversation:
         Arguments: `before` and `after` are positions from an earlier page's `next`; `anchor` an earlier page's
         anchor, so that what is appended meanwhile does not shift pages.
         """
-        return await self._doors.read_history(
-            self._agent, self.id, before=before, after=after, limit=limit, anchor=anchor
-        )
+        return await self._doors.history(self._agent, self.id, before=before, after=after, limit=limit, anchor=anchor)
 
     async def set_visibility(self, changes: Mapping[str, tuple[bool, bool]]) -> None:
         """Set entries' visibility: entry id to (in the transcript, in the model's context). One atomic commit."""
-        await self._doors.write_visibility(self._agent, self.id, changes)
+        await self._doors.set_visibility(self._agent, self.id, changes)
 
     async def forget(self) -> None:
         """Abort what runs and what waits, each with its observers, then delete the record.
@@ -252,51 +168,3 @@ class Conversation:
     def _needs_tool_loop(self, door: str) -> ConfigError:
         loop = type(self._agent.loop).__name__
         return ConfigError(f"{door} needs an agent with a ToolLoop; {self._agent.name!r} has a {loop}")
-
-
-@final
-class StreamBlock:
-    """`async with runtime.stream(...) as run`: the ask is accepted on entering; leaving early aborts the run."""
-
-    __slots__ = ("_accept", "_guard", "_notice", "_run")
-
-    def __init__(self, accept: Callable[[], Run], notice: Callable[[], Awaitable[None]]) -> None:
-        self._accept = accept
-        self._notice = notice
-        self._run: Run | None = None
-        self._guard: Any = None
-
-    @trio.lowlevel.enable_ki_protection  # as the waits of a `Run`
-    async def __aenter__(self) -> Run:
-        if self._run is not None:
-            raise ConfigError("a stream block can be entered once; call stream(...) again for another run")
-        await self._notice()
-        run = self._run = self._accept()
-        self._guard = run.guard()
-        self._guard.__enter__()
-        entered = False
-        try:
-            await trio.lowlevel.checkpoint()
-            entered = True
-        finally:
-            if not entered:
-                await self._leave()
-        return run
-
-    @trio.lowlevel.enable_ki_protection
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._leave()
-
-    async def _leave(self) -> None:
-        run = self._run
-        assert run is not None
-        try:
-            if run.state == "done" or run.replied:
-                # Not cancelled here: that would take the place of what the block raises.
-                await trio.lowlevel.cancel_shielded_checkpoint()
-            else:
-                await run.abandon()
-        finally:
-            self._guard.__exit__(None, None, None)

@@ -15,7 +15,7 @@ from ._batch import Round
 from ._call import NEW_MESSAGE_REASON
 from ._decisions import RunStopped, StreamVerdict
 from ._entrance import before_run
-from ._mailbox import Run
+from ._envelope import Envelope
 from ._request import say
 from ._stream import Screen
 from ._thinking import Said, Thinker, Thought
@@ -57,7 +57,7 @@ class NativeRun:
     thinker: Thinker
     round: Round | None = None
     # A text whose commit is under way.
-    steer: Run | None = None
+    steer: Envelope | None = None
 
     async def go(self, responded: tuple[Respond, Responded] | None) -> Ending:
         """Store the ask, or take up what waited, then take steps until there is an answer."""
@@ -130,11 +130,11 @@ class NativeRun:
 
     # --- texts that are handed in (T7) ------------------------------------------------------------------------------
 
-    def _next_steer(self) -> Run | None:
+    def _next_steer(self) -> Envelope | None:
         """Return the oldest text that is to be taken; one that was aborted keeps its place and becomes its own run."""
         return next((run for run in self.work.steers if run.abort_state is None), None)
 
-    async def _take_steer(self, steer: Run) -> Said | None:
+    async def _take_steer(self, steer: Envelope) -> Said | None:
         """Make a text a user's message of this run.
 
         Returns: an answer in the model's place, if an extension gave one.

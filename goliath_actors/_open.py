@@ -1,6 +1,6 @@
 """`open_runtime` and `serve_runtime`: the nursery around a runtime.
 
-Floor 8½, the roof. Outside in: the store, the models' connections and the extensions' lifespans; the outer nursery with
+Outside in: the store, the models' connections and the extensions' lifespans; the outer nursery with
 the host, the watcher and the sweeper; beside them, unshielded, the user's block.
 """
 
@@ -15,9 +15,12 @@ from typing import Any, final
 import attrs
 import trio
 
+from ._acceptance import Acceptance
 from ._agent import Agent, check_live_tools, check_seconds
 from ._arguments import check_count
 from ._directory import with_subagents
+from ._doors import Doors
+from ._engine import Engine
 from ._journal import single
 from ._lifespans import Passing, closing, hold_all, lifespans
 from ._runtime import Runtime
@@ -36,7 +39,7 @@ def _made(
     max_waiting: int | None,
     finish_timeout: float | None,
     idle_timeout: float | None,
-) -> Runtime:
+) -> tuple[Engine, Runtime]:
     if not agents:
         raise ConfigError("open_runtime needs at least one agent")
     names: set[str] = set()
@@ -60,7 +63,10 @@ def _made(
     for method in ("load", "commit", "entries", "forget"):
         if not callable(getattr(store, method, None)):
             raise ConfigError(f"store={type(store).__name__} has no method {method!r}; see goliath_actors.abc.Store")
-    return Runtime(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
+    only = agents[0].name if len(agents) == 1 else None
+    engine = Engine(agents, store, max_running, finish_timeout, idle_timeout)
+    doors = Doors(engine, Acceptance(engine, only, mailbox_capacity, max_waiting, finish_timeout))
+    return engine, Runtime(engine, doors)
 
 
 def open_runtime(
@@ -92,21 +98,28 @@ def open_runtime(
 
 
 @final
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class _Whole:
     """A block that Ctrl-C does not catch between its manager's frames, half entered or half left."""
 
-    _manager: AbstractAsyncContextManager[Runtime]
+    _manager: AbstractAsyncContextManager[tuple[Engine, Runtime]]
+    _engine: Engine | None = None
 
     @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> Runtime:
-        return await self._manager.__aenter__()
+        self._engine, runtime = await self._manager.__aenter__()
+        return runtime
 
     @trio.lowlevel.enable_ki_protection
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         return await self._manager.__aexit__(kind, error, traceback)
+
+    async def wait_drained(self) -> None:
+        """Wait, inside the block, until a drain is over."""
+        assert self._engine is not None
+        await self._engine.life.drained.wait()
 
 
 @asynccontextmanager
@@ -119,12 +132,12 @@ async def _opened(
     max_waiting: int | None,
     finish_timeout: float | None,
     idle_timeout: float | None,
-) -> AsyncIterator[Runtime]:
+) -> AsyncIterator[tuple[Engine, Runtime]]:
     if not trio.lowlevel.in_trio_run():
         raise ConfigError("goliath_actors runs on trio: open a runtime inside trio.run(main), not under another loop")
-    runtime = _made(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
+    engine, runtime = _made(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
     # Asked of the type, as `async with` does: a proxy with a `__getattr__` of its own is no context manager.
-    held: list[Any] = [runtime.store] if hasattr(type(runtime.store), "__aenter__") else []
+    held: list[Any] = [engine.store] if hasattr(type(engine.store), "__aenter__") else []
     failed: Exception | None = None
     bare: BaseException | None = None
     passing = Passing()
@@ -137,15 +150,15 @@ async def _opened(
                 async with trio.open_nursery() as outer:
                     # No `outer.start`: interrupted, it waits for the host, which is shielded and ends only at the
                     # watcher's word, which has it from `outer`.
-                    for task in (runtime.watch, runtime.host, runtime.sweep):
+                    for task in (engine.watch, engine.host, engine.sweep):
                         outer.start_soon(task)
-                    await runtime.wait_hosted()
+                    await engine.wait_hosted()
                     try:
-                        yield runtime
+                        yield engine, runtime
                     except Exception as error:  # noqa: BLE001  # raised below, bare, once every run has been told
                         failed = error
-                        runtime.shut_down(f"{type(error).__name__} in the runtime's block")
-                    await runtime.close()
+                        engine.shut_down(f"{type(error).__name__} in the runtime's block")
+                    await engine.close()
                     outer.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         # Nurseries are an implementation detail: a single error comes out as itself.
@@ -174,14 +187,7 @@ async def serve_runtime(
 
     Cancellation: aborts every run (cause `shutdown`), tells the observers, then passes.
     """
-    async with open_runtime(
-        *agents,
-        store=store,
-        max_running=max_running,
-        mailbox_capacity=mailbox_capacity,
-        max_waiting=max_waiting,
-        finish_timeout=finish_timeout,
-        idle_timeout=idle_timeout,
-    ) as runtime:
+    whole = _Whole(_opened(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout))
+    async with whole as runtime:
         task_status.started(runtime)
-        await runtime.wait_drained()
+        await whole.wait_drained()

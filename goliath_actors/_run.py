@@ -15,11 +15,10 @@ import trio
 from ._agent import Agent, check_facts
 from ._decisions import RunStopped
 from ._entrance import before_run
+from ._envelope import Envelope
 from ._journal import RunJournal
 from ._kept import keep_writes, saving_seconds
-from ._mailbox import Run
 from ._panel import Panel
-from ._schema import OutputSchema
 from ._threads import ConversationThreads
 from ._toolloop import ToolLoop
 from ._waiting import waiting_ask
@@ -28,24 +27,9 @@ from .abc import Model, Store
 from .errors import ConfigError
 from .events import Escalate, RunStarted
 from .hooks import Respond
-from .tools import Delegating
 from .values import Responded, RunResult, Stopped
 
-__all__ = ["Finished", "RunOptions", "execute_run", "make_work"]
-
-
-@attrs.frozen
-class RunOptions:
-    """What one ask may say for itself; None leaves the agent's word."""
-
-    confirm: Callable[..., Any] | None = None
-    confirm_timeout: float | None = None
-    output: OutputSchema | None = None
-    finish_timeout: float | None = None
-    # Of a run that takes up waiting calls: what they are answered, by call id.
-    answers: Mapping[str, Any] | None = None
-    # Of a run that rewrites history first: how.
-    rewrite: Literal["regenerate"] | None = None
+__all__ = ["Finished", "execute_run", "make_work"]
 
 
 @attrs.frozen
@@ -87,13 +71,12 @@ def _first_escalation(journal: RunJournal) -> str | None:
 @trio.lowlevel.disable_ki_protection
 async def execute_run(
     agent: Agent[Any],
-    run: Run,
+    run: Envelope,
     panel: Panel,
     store: Store,
     key: str,
     health: Health,
     threads: ConversationThreads,
-    delegating: Delegating | None = None,
 ) -> Finished:
     """Do everything of a run that lies inside its scope.
 
@@ -106,7 +89,7 @@ async def execute_run(
     if journal.early_error is not None:
         raise journal.early_error
     journal.emit(RunStarted)
-    work = make_work(agent, run, panel, store, key, health, threads, delegating)
+    work = make_work(agent, run, panel, store, key, health, threads)
     done = False
     try:
         finished = await _drive(agent, work)
@@ -195,16 +178,15 @@ def takes_argument(function: Callable[..., Any]) -> bool:
 
 def make_work(
     agent: Agent[Any],
-    run: Run,
+    run: Envelope,
     panel: Panel,
     store: Store,
     key: str,
     health: Health,
     threads: ConversationThreads,
-    delegating: Delegating | None = None,
 ) -> Work:
     """Gather the pieces of a run: the agent's, with what the ask says for itself in front."""
-    options: RunOptions = run.options
+    options = run.options
     window = getattr(agent.loop, "window", None)
     facts: Mapping[str, str] = {} if callable(agent.facts) else agent.facts
     return Work(
@@ -224,7 +206,7 @@ def make_work(
         health=health,
         threads=threads,
         submit=panel.submit,
-        delegating=delegating,
+        delegating=run.delegating,
         context=run.context,
         confirm=agent.confirm if options.confirm is None else options.confirm,
         confirm_timeout=agent.confirm_timeout if options.confirm_timeout is None else options.confirm_timeout,

@@ -1,6 +1,6 @@
 """One run inside its cancel scope, and the observers that hear how it ended.
 
-Floor 6. Uses _run and below; used by _conversation. Read top to bottom it is: the scope, the proof, the shield.
+Read top to bottom it is: the scope, the proof, the shield.
 """
 
 # Why the observers get a shield of their own: the scope may be the very reason the run ended, and inside a
@@ -19,8 +19,8 @@ from typing import Literal
 import attrs
 import trio
 
+from ._envelope import Envelope
 from ._journal import RunJournal, single
-from ._mailbox import Run
 from ._panel import Panel
 from ._roster import Hook
 from ._run import Finished
@@ -153,7 +153,7 @@ def _replaced(error: BaseException) -> Exception | None:
 
 
 async def supervise(
-    run: Run,
+    run: Envelope,
     execute: Callable[[], Awaitable[Finished]],
     panel: Panel,
     limits: ObserverLimits,
@@ -191,7 +191,7 @@ async def supervise(
 
 
 async def _conclude(
-    run: Run,
+    run: Envelope,
     finished: Finished | None,
     error: BaseException | None,
     replaced: Exception | None,
@@ -272,7 +272,7 @@ def _unbegun(waiting: object) -> bool:
     return inspect.iscoroutine(waiting) and inspect.getcoroutinestate(waiting) == inspect.CORO_CREATED
 
 
-def _abort_of(run: Run, phase: str) -> Abort:
+def _abort_of(run: Envelope, phase: str) -> Abort:
     """Return why the run's scope ended it. Without anybody's word it was the scope's own deadline."""
     abort = run.abort_state
     if abort is not None:
@@ -283,7 +283,7 @@ def _abort_of(run: Run, phase: str) -> Abort:
     return Abort("shutdown", "", phase)
 
 
-def _aborted(run: Run, abort: Abort, replaced: Exception | None, journal: RunJournal) -> RunAborted:
+def _aborted(run: Envelope, abort: Abort, replaced: Exception | None, journal: RunJournal) -> RunAborted:
     reply = run.early_reply
     error = reply if isinstance(reply, RunAborted) else RunAborted(abort.cause, abort.reason, abort.phase)
     if replaced is not None:

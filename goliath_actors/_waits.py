@@ -1,39 +1,20 @@
-"""Who waits for whom, so that a wait that would never end is refused at once (R14).
-
-Floor 6½, above the mailbox and below the conversations.
-"""
+"""Who waits for whom, so that a wait that would never end is refused at once (R14)."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from ._mailbox import Job, Run, current_run
+from ._envelope import Envelope, Turn, current_run
 from .errors import ReentrantRun
 
-__all__ = ["Turn", "refuse_cycle", "waiter"]
+__all__ = ["refuse_cycle", "waiter"]
 
 
-class Turn(Protocol):
-    """What a conversation shows to this room."""
-
-    @property
-    def label(self) -> str:
-        """Name of the conversation, for people."""
-        ...
-
-    @property
-    def current(self) -> Run | Job | None:
-        """What has its turn."""
-        ...
-
-
-def waiter() -> Run | None:
+def waiter() -> Envelope | None:
     """Return the run in whose context this code runs, None outside of runs or when that run is over."""
     run = current_run.get()
     return None if run is None or run.state == "done" else run
 
 
-def refuse_cycle(asker: Run, conversation: Turn) -> None:
+def refuse_cycle(asker: Envelope, conversation: Turn) -> None:
     """Refuse that `asker` waits for a turn of `conversation`, whichever it is.
 
     Every turn to come depends on the one that is taken now. Following "waits for" from there, reaching `asker` is a
@@ -48,12 +29,13 @@ def refuse_cycle(asker: Run, conversation: Turn) -> None:
         here = pending.pop()
         current = here.current
         if current is asker:
+            assert start is not None  # what has its turn somewhere has its conversation
             raise ReentrantRun(_chain(path, start, here))
-        if not isinstance(current, Run):
+        if not isinstance(current, Envelope):
             continue
         for wait in current.waits_for:
             there = wait.target.conversation
-            if not wait.over and id(there) not in path:
+            if there is not None and not wait.over and id(there) not in path:
                 path[id(there)] = (there, here)
                 pending.append(there)
 

@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol
 import attrs
 import trio
 
+from ._envelope import Envelope
 from ._journal import RunJournal
-from ._mailbox import Run
 from ._panel import Panel
 from ._schema import OutputSchema
 from ._threads import ConversationThreads
@@ -72,7 +72,7 @@ class Work:
     # What is done to the history before the first step; the ask is then the last one, which is stored already.
     rewrite: Literal["regenerate"] | None = None
     # Runs that become texts of this one, if it takes them (native tool loop): the first one first.
-    steers: deque[Run] = attrs.Factory(deque)
+    steers: deque[Envelope] = attrs.Factory(deque)
     record: Record = attrs.Factory(Record)
     # Set once what the run did is in the record, or an extension did not want it there: nothing is kept twice.
     kept: bool = False

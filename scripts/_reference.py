@@ -54,8 +54,8 @@ PROMISED: Final[Mapping[str, tuple[str, ...]]] = {
     "Conductor": (),
     "FailingStore": ("calls",),
     "Journal": ("rows", "heard", "clear"),
-    "Run": ("abort", "wait", "events"),
     "Ledger": (),
+    "Run": ("abort", "wait", "wait_ended", "events"),
     "Runtime": ("run", "submit", "stream", "conversation", "invoke_tool", "drain", "statistics"),
 }
 # What may be read of them, where that is no method.
@@ -69,9 +69,12 @@ READABLE: Final[Mapping[str, Mapping[str, str]]] = {
         "followed_by": "the run that took over what this one was not told in time (needs a `ToolLoop`)",
     },
     "BridgeConversation": {"id": "the conversation's id, None for the default one"},
-    "Runtime": {"agents": "the agents whose conversations it holds"},
     "Server": {"runtime": "its `Runtime`", "host": "the address it listens on", "port": "its port"},
     "Conversation": {"id": "the conversation's id, None for the default one"},
+    "Runtime": {
+        "agents": "the agents whose conversations it holds, in the order given; behind them those that are their tools",
+        "store": "where the conversations live between runs",
+    },
 }
 # Made without arguments, or by something else than their constructors, which therefore say nothing.
 MADE_ELSEWHERE: Final = frozenset(

@@ -20,7 +20,7 @@ import trio
 from trio.testing import MockClock
 
 from goliath_actors import Agent, Conductor, Extension, RunAborted, Runtime, ToolContext, open_runtime, tool
-from goliath_actors._mailbox import Run, current_run
+from goliath_actors._envelope import Envelope, Run, current_run
 from goliath_actors.abc import Change, ModelDone, ModelEvent, ModelRequest, ModelText, ModelUsage
 from goliath_actors.errors import ModelUnavailable
 from goliath_actors.hooks import HOOKS, Composition
@@ -194,7 +194,7 @@ class Cutter(trio.abc.Instrument):
 
     at: int | None = None
     steps: int = 0
-    run: Run | None = None
+    run: Envelope | None = None
     cut: Any = None
     problem: Exception | None = None
 
@@ -215,7 +215,7 @@ class Played:
 
     world: World
     journal: Journal
-    run: Run
+    run: Envelope
     second: Run
     steps: int
     asker: str
@@ -255,10 +255,10 @@ def play(*, escalates: bool = False, error: str | None = None, cause: str = "", 
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(ask)
                     await accepted(runtime)
-                    actor = runtime.find("agent", "c")
+                    actor = runtime._doors.acceptance.entry("agent").actors.get("c")
                     assert actor is not None
                     run = actor.current
-                    assert isinstance(run, Run)
+                    assert isinstance(run, Envelope)
 
                     def cut_deadline() -> None:
                         run.deadline = run.scope.deadline = trio.current_time()
@@ -266,7 +266,7 @@ def play(*, escalates: bool = False, error: str | None = None, cause: str = "", 
                     cutter.run = run
                     cutter.cut = {
                         "caller": scope.cancel,
-                        "requested": lambda: run.abort("cut here"),
+                        "requested": lambda: run.request_abort("requested", "cut here"),
                         "deadline": cut_deadline,
                         "shutdown": outer.cancel,
                         "": lambda: None,
@@ -298,7 +298,7 @@ def play(*, escalates: bool = False, error: str | None = None, cause: str = "", 
 
 async def accepted(runtime: Runtime) -> None:
     """Wait until the ask is accepted, a step of the asker's task away, without letting the run itself step further."""
-    while runtime.find("agent", "c") is None:
+    while runtime._doors.acceptance.entry("agent").actors.get("c") is None:
         await trio.lowlevel.checkpoint()
 
 

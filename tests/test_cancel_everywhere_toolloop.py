@@ -19,7 +19,7 @@ import trio
 from trio.testing import MockClock
 
 from goliath_actors import Agent, Compaction, Extension, Runtime, ToolContext, ToolLoop, open_runtime, tool
-from goliath_actors._mailbox import Run
+from goliath_actors._envelope import Envelope, Run
 from goliath_actors.abc import (
     Change,
     Entry,
@@ -205,7 +205,7 @@ class Played:
 
     world: World
     journal: Journal
-    run: Run
+    run: Envelope
     second: Run
     steps: int
     asker: str
@@ -256,10 +256,10 @@ def play(*, error: str | None = None, cause: str = "", at: int | None = None) ->
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(ask)
                     await accepted(runtime)
-                    actor = runtime.find("agent", "c")
+                    actor = runtime._doors.acceptance.entry("agent").actors.get("c")
                     assert actor is not None
                     run = actor.current
-                    assert isinstance(run, Run)
+                    assert isinstance(run, Envelope)
 
                     def cut_deadline() -> None:
                         run.deadline = run.scope.deadline = trio.current_time()
@@ -267,7 +267,7 @@ def play(*, error: str | None = None, cause: str = "", at: int | None = None) ->
                     cutter.run = run
                     cutter.cut = {
                         "caller": scope.cancel,
-                        "requested": lambda: run.abort("cut here"),
+                        "requested": lambda: run.request_abort("requested", "cut here"),
                         "deadline": cut_deadline,
                         "shutdown": outer.cancel,
                         "": lambda: None,

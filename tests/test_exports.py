@@ -70,3 +70,15 @@ def test_importing_the_package_loads_no_heavy_library() -> None:
     code = f"import sys, goliath_actors; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_live_objects_show_only_what_is_promised() -> None:
+    def shown(kind: type) -> str:
+        return " ".join(name for name in dir(kind) if not name.startswith("_"))
+
+    assert shown(goliath_actors.Runtime) == "agents conversation drain invoke_tool run statistics store stream submit"
+    assert shown(goliath_actors.Run) == "abort ask conversation_id events followed_by id outcome state wait wait_ended"
+    assert shown(goliath_actors.Conversation) == (
+        "abort forget history id memory resume rewrite run set_visibility status steer stream submit submit_resume "
+        "submit_rewrite"
+    )

@@ -14,21 +14,31 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from trio.testing import MockClock
 
+from goliath_actors._envelope import Envelope, RunOptions
 from goliath_actors._journal import RunJournal
-from goliath_actors._mailbox import Mailbox, Run
+from goliath_actors._mailbox import Mailbox
 from goliath_actors.errors import RunAborted
 from goliath_actors.values import Outcome, RunResult
 
 
-def make_run(name: str = "r", *, replaces: bool = False) -> Run:
-    run = Run(
+class Nobody:
+    """Runs no agents."""
+
+    async def delegate(self, *given: Any) -> Any:
+        raise AssertionError("nothing here is an agent's tool")
+
+
+def make_run(name: str = "r", *, replaces: bool = False) -> Envelope:
+    run = Envelope(
         name,
         None,
         name,
         None,
-        None,
+        RunOptions(),
         RunJournal(name, None),
         lambda run: nullcontext(),
+        lambda ask: run.face,
+        Nobody(),
         contextvars.copy_context(),
         0.0,
     )
@@ -42,10 +52,10 @@ class MailboxMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.mailbox = Mailbox()
-        self.model: deque[Run] = deque()
+        self.model: deque[Envelope] = deque()
         self.count = 0
 
-    def _new(self, replaces: bool) -> Run:
+    def _new(self, replaces: bool) -> Envelope:
         self.count += 1
         return make_run(str(self.count), replaces=replaces)
 
@@ -85,7 +95,7 @@ TestMailbox = MailboxMachine.TestCase
 
 @given(st.lists(st.sampled_from(["requested", "deadline", "shutdown", "caller"]), min_size=1))
 def test_the_first_reply_and_the_first_cause_stand(causes: list[Any]) -> None:
-    async def drive() -> Run:
+    async def drive() -> Envelope:
         run = make_run()
         for cause in causes:
             run.request_abort(cause, f"because {cause}")
@@ -104,18 +114,18 @@ async def test_every_waiter_gets_the_one_reply_and_a_waiter_that_leaves_changes_
     got: list[str] = []
 
     async def wait() -> None:
-        got.append((await run.wait()).text)
+        got.append((await run.face.wait()).text)
 
     async with trio.open_nursery() as nursery:
         for _ in range(3):
             nursery.start_soon(wait)
         with trio.move_on_after(0.01):
-            await run.wait()
+            await run.face.wait()
         run.state = "running"
         result = RunResult("r", None, text="done")
         run.end(Outcome("completed", result))
     assert got == ["done"] * 3
-    assert (await run.wait()).text == "done"
+    assert (await run.face.wait()).text == "done"
     await run.wait_ended()
     run.request_abort("requested")
     assert run.abort_state is None
@@ -125,7 +135,7 @@ async def test_a_deadline_that_comes_while_queued_is_seen_by_a_waiter(autojump_c
     run = make_run()
     run.deadline = run.scope.deadline = 5.0
     with pytest.raises(RunAborted) as caught:
-        await run.wait()
+        await run.face.wait()
     assert (caught.value.cause, trio.current_time()) == ("deadline", 5.0)
 
 
@@ -133,7 +143,7 @@ async def test_an_abort_after_the_time_has_run_out_is_still_the_deadline(autojum
     run = make_run()
     run.deadline = run.scope.deadline = 5.0
     await trio.sleep(6)
-    run.abort("too late")
+    run.face.abort("too late")
     assert run.abort_state is not None
     assert (run.abort_state.cause, run.abort_state.reason) == ("deadline", "")
 
@@ -151,8 +161,27 @@ async def test_a_waiter_stops_watching_the_deadline_once_the_run_has_begun(autoj
             run.end(Outcome("completed", RunResult("r", None, text="late but fine")))
 
         nursery.start_soon(begin_then_end)
-        assert (await run.wait()).text == "late but fine"
+        assert (await run.face.wait()).text == "late but fine"
 
 
 def test_a_run_says_what_it_is() -> None:
-    assert repr(make_run("run-7")) == "<Run run-7 queued conversation=None>"
+    assert repr(make_run("run-7").face) == "<Run run-7 queued conversation=None>"
+
+
+async def test_a_run_has_one_face_for_as_long_as_anybody_looks_and_it_shows_only_what_is_promised() -> None:
+    envelope = make_run()
+    face = envelope.face
+    assert envelope.face is face
+    public = [name for name in dir(face) if not name.startswith("_")]
+    assert public == [
+        "abort",
+        "ask",
+        "conversation_id",
+        "events",
+        "followed_by",
+        "id",
+        "outcome",
+        "state",
+        "wait",
+        "wait_ended",
+    ]

@@ -269,7 +269,7 @@ async def test_a_waited_for_run_uses_its_waiters_slot(autojump_clock: MockClock)
         second = runtime.submit("outer2", conversation_id="b")
         assert (await first.wait()).text == "outer1(inner)"
         assert (await second.wait()).text == "outer2(inner)"
-        assert runtime._turns.running == 0
+        assert runtime._engine.turns.running == 0
 
 
 async def test_a_waited_for_run_behind_others_that_need_slots_too_does_not_deadlock(
@@ -457,7 +457,7 @@ async def test_the_first_cause_stands() -> None:
         await wait_all_tasks_blocked()
         run.abort("first")
         run.abort("second")
-        run.request_abort("shutdown", "third")
+        run._envelope.request_abort("shutdown", "third")
         with pytest.raises(RunAborted) as caught:
             await run.wait()
         assert (caught.value.cause, caught.value.reason) == ("requested", "first")
@@ -1017,7 +1017,7 @@ async def test_an_idle_conversation_is_forgotten_whatever_its_outcome_was(autoju
             run.abort()
         assert runtime.statistics().conversations == 30
         await trio.sleep(61)
-        assert list(runtime._directory) == []
+        assert list(runtime._engine.directory) == []
         assert runtime.statistics().conversations == 0
 
 
@@ -1036,7 +1036,7 @@ async def test_forget_aborts_deletes_and_later_asks_start_afresh_behind_it() -> 
         await wait_all_tasks_blocked()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(conversation.forget)
-            while long.abort_state is None:
+            while long._envelope.abort_state is None:
                 await trio.lowlevel.checkpoint()
             later = conversation.submit("later")
         assert (await later.wait()).text == "later"
@@ -1238,8 +1238,8 @@ async def test_submitting_from_a_run_goes_to_its_own_agent_where_none_is_named()
     one, two = loop_agent(action, name="one"), loop_agent(action, name="two")
     async with open_runtime(one, two) as runtime:
         await runtime.run("first", agent="two")
-        assert runtime.find("two", "other") is not None
-        assert runtime.find("one", "other") is None
+        assert runtime._doors.acceptance.entry("two").actors.get("other") is not None
+        assert runtime._doors.acceptance.entry("one").actors.get("other") is None
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])

@@ -23,7 +23,7 @@ import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from goliath_actors import Agent, Extension, RunAborted, ToolFailure, approve_all, open_runtime, tool
-from goliath_actors._mailbox import Run
+from goliath_actors._envelope import Run
 from goliath_actors._work import Work
 from goliath_actors.abc import Change
 from goliath_actors.errors import (
@@ -148,7 +148,7 @@ async def test_an_odd_error_out_of_a_hook_is_that_extensions(kind: type[Exceptio
         assert run.outcome is not None
         if lenient:
             assert run.outcome.status == "completed"
-            assert same(run.journal.diagnostics[0].error, error)
+            assert same(run._envelope.journal.diagnostics[0].error, error)
         else:
             assert type(found[0]) is GoliathExtensionError
             assert same(found[0].__cause__, error)
@@ -179,7 +179,10 @@ async def test_odd_errors_of_observers_and_late_callbacks_are_diagnostics_the_fi
     async with open_runtime(loop_agent(extensions=(Raises(),), on_event=first)) as runtime:
         run = runtime.submit("hi", on_event=second)
         assert (await run.wait()).status == "completed"
-        assert [same(d.error, error) for d, error in zip(run.journal.diagnostics, errors, strict=True)] == [True, True]
+        assert [same(d.error, error) for d, error in zip(run._envelope.journal.diagnostics, errors, strict=True)] == [
+            True,
+            True,
+        ]
 
 
 # --- what is no Exception ---------------------------------------------------------------------------------------------
@@ -242,7 +245,7 @@ async def test_what_nobody_names_out_of_a_run_ends_the_others_by_their_own_scope
     assert caught.value is odd
     assert failed.outcome is not None
     assert (failed.outcome.status, failed.outcome.error) == ("error", odd)
-    assert [run.scope.cancelled_caught for run in others] == [True, True]
+    assert [run._envelope.scope.cancelled_caught for run in others] == [True, True]
     assert journal.heard("on_finish") == [("odd", "error"), ("other", "aborted"), ("queued", "aborted")]
 
 
@@ -618,8 +621,8 @@ async def test_what_a_task_that_outlives_its_run_tells_comes_after_no_last_word(
     async with open_runtime(loop_agent()) as runtime:
         run = runtime.submit("hi")
         await run.wait()
-        run.journal.emit(Answer, text="too late")
-        run.journal.delta("much too late")
+        run._envelope.journal.emit(Answer, text="too late")
+        run._envelope.journal.delta("much too late")
         assert [event.kind async for event in run.events()] == ["run-queued", "run-started", "run-finished"]
 
 
@@ -691,7 +694,7 @@ async def test_the_sweeper_agrees_with_itself_about_when_time_has_run_out(autoju
             await runtime.run("0.1", conversation_id="c")
             assert trio.current_time() == 0.1
             await trio.sleep(5)
-            assert list(runtime._directory) == []
+            assert list(runtime._engine.directory) == []
 
 
 async def test_many_that_fell_idle_at_once_are_not_forgotten_in_one_stroke(autojump_clock: MockClock) -> None:
@@ -699,10 +702,10 @@ async def test_many_that_fell_idle_at_once_are_not_forgotten_in_one_stroke(autoj
         for number in range(4000):
             runtime.submit("hi", conversation_id=str(number))
         await trio.sleep(9.9)
-        sizes = [len(runtime._directory)]
+        sizes = [len(runtime._engine.directory)]
         await trio.sleep(0.1)
         while sizes[-1]:
-            sizes.append(len(runtime._directory))
+            sizes.append(len(runtime._engine.directory))
             await trio.lowlevel.checkpoint()
     assert sizes[0] == 4000
     # Trio shuffles: between two looks the sweeper may have had two steps.
@@ -738,7 +741,7 @@ async def test_a_run_that_reads_anothers_events_lends_its_slot() -> None:
     async with open_runtime(loop_agent(action), max_running=1) as runtime:
         with trio.fail_after(5):
             result = await runtime.run("outer", conversation_id="a")
-        assert runtime._turns.running == 0
+        assert runtime._engine.turns.running == 0
     assert result.text == "run-queued run-started run-finished"
 
 
@@ -762,7 +765,7 @@ async def test_a_run_that_forgets_another_conversation_lends_its_slot() -> None:
     async with open_runtime(loop_agent(action), max_running=1) as runtime:
         with trio.fail_after(5):
             assert (await runtime.run("go", conversation_id="a")).text == "forgotten"
-        assert runtime._turns.running == 0
+        assert runtime._engine.turns.running == 0
 
 
 async def test_a_cycle_through_a_conversation_that_is_being_forgotten_is_refused(autojump_clock: MockClock) -> None:
@@ -784,7 +787,7 @@ async def test_a_cycle_through_a_conversation_that_is_being_forgotten_is_refused
         long = runtime.submit("long", conversation_id="b")
         with trio.fail_after(5):
             assert (await runtime.run("forget", conversation_id="a")).text == "forgotten"
-        assert [type(diagnostic.error) for diagnostic in long.journal.diagnostics] == [ReentrantRun]
+        assert [type(diagnostic.error) for diagnostic in long._envelope.journal.diagnostics] == [ReentrantRun]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -997,7 +1000,7 @@ async def test_a_slot_is_lent_no_longer_than_its_owner_runs(autojump_clock: Mock
                 runtime.submit(name, conversation_id=name)
     assert peak == 1
     assert trio.current_time() == 30
-    assert runtime._turns.running == 0
+    assert runtime._engine.turns.running == 0
 
 
 async def test_a_conversation_that_left_the_line_early_stands_at_its_end_the_next_time(
@@ -1096,7 +1099,7 @@ async def test_a_look_for_cycles_costs_the_same_however_many_wait() -> None:
         if work.ask == "look":
 
             def look() -> None:
-                with last.guard():
+                with last._envelope.guard():
                     pass
 
             costs.append(calls_of(look))
@@ -1125,7 +1128,7 @@ async def test_a_run_that_nobody_holds_is_freed_at_once_with_its_journal() -> No
             run = runtime.submit("hi")
             assert [event.kind async for event in run.events()][-1] == "run-finished"
             assert (await run.wait()).status == "completed"
-            freed = [weakref.ref(run), weakref.ref(run.journal), weakref.ref(run.scope)]
+            freed = [weakref.ref(run), weakref.ref(run._envelope.journal), weakref.ref(run._envelope.scope)]
             journal.clear()
             del run
             for _ in range(3):  # the tasks of both
@@ -1449,11 +1452,14 @@ async def test_any_text_names_a_conversation_or_an_agent_through_to_a_file(name:
         places = [
             runtime.conversation(place, agent) for agent in (one, two) for place in (None, name, f"x/{name}"[:512])
         ]
-        keys = [runtime._entry(agent).key(place.id) for place, agent in zip(places, [one] * 3 + [two] * 3, strict=True)]
+        keys = [
+            runtime._doors.acceptance.entry(agent).key(place.id)
+            for place, agent in zip(places, [one] * 3 + [two] * 3, strict=True)
+        ]
         assert len(set(keys)) == 6
         for number, (place, key) in enumerate(zip(places, keys, strict=True)):
             assert (await place.run("hi")).conversation_id == place.id
-            await runtime.store.commit(key, Change(memory=Memory(f"number {number}")))
+            await runtime._engine.store.commit(key, Change(memory=Memory(f"number {number}")))
         assert [(await place.memory()).summary for place in places] == [f"number {number}" for number in range(6)]
         await places[1].forget()
         assert [(await place.memory()).summary for place in places[:3]] == ["number 0", "", "number 2"]
@@ -1493,13 +1499,13 @@ def judge(runtime: Any, told: Told, runs: list[Run]) -> None:
         assert run.outcome is not None
         failed = run.outcome.status in ("error", "aborted")
         assert told.heard[run.id] == (["on_error"] if failed else []) + [run.outcome.status]
-        assert run.scope.cancelled_caught or run.outcome.status != "aborted"
-        assert (run.waits_for, run.lenders) == ([], 0)
+        assert run._envelope.scope.cancelled_caught or run.outcome.status != "aborted"
+        assert (run._envelope.waits_for, run._envelope.lenders) == ([], 0)
         check_events(run.outcome.trace)
-    turns, statistics = runtime._turns, runtime.statistics()
-    assert (turns.running, list(turns._line), runtime._live) == (0, [], 0)
+    turns, statistics = runtime._engine.turns, runtime.statistics()
+    assert (turns.running, list(turns._line), runtime._engine.life.live) == (0, [], 0)
     assert (statistics.accepted, statistics.running, statistics.waiting) == (len(runs), 0, 0)
-    idle, actor = 0, runtime._directory._first
+    idle, actor = 0, runtime._engine.directory._first
     while actor is not None:
         assert (actor.current, actor.mailbox, actor.sponsors, actor.in_line, actor.has_slot) == (
             None,
@@ -1509,7 +1515,7 @@ def judge(runtime: Any, told: Told, runs: list[Run]) -> None:
             False,
         )
         idle, actor = idle + 1, actor.after
-    assert idle == len(runtime._directory)
+    assert idle == len(runtime._engine.directory)
 
 
 @attrs.define(eq=False)
@@ -1674,8 +1680,10 @@ class Storm:
 
     def keep(self, event: Any) -> None:
         if event.kind == "run-queued":
-            actors = [actor for actor in self.runtime._directory if actor.conversation_id == event.conversation_id]
-            self.runs += [run for actor in actors for run in actor.runs() if run.id == event.run_id]
+            actors = [
+                actor for actor in self.runtime._engine.directory if actor.conversation_id == event.conversation_id
+            ]
+            self.runs += [run.face for actor in actors for run in actor.runs() if run.id == event.run_id]
 
 
 @pytest.mark.parametrize("end", ["left", "drained", "failed", "cancelled"])

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, final
 import attrs
 
 from goliath_actors import Agent, Conversation, Run, RunResult, Runtime
+from goliath_actors._envelope import envelope_of
 from goliath_actors.abc import Store
 from goliath_actors.errors import ConfigError, RuntimeClosed
 from goliath_actors.events import Event
@@ -91,8 +92,9 @@ class BridgeRun:
 
         Cancellation: leaves the run alone; a wait does not own it.
         """
-        if self._run.replied:  # also when the thread is over
-            return self._run.unwrap()
+        envelope = envelope_of(self._run)
+        if envelope.replied:  # also when the thread is over
+            return envelope.unwrap()
         return await self._engine.ask(lambda _: self._run, Run.wait)
 
     async def events(self) -> AsyncIterator[Event]:
@@ -149,8 +151,9 @@ class BridgeStream:
 
 
 async def _leave(run: Run) -> None:
-    if run.state != "done" and not run.replied:
-        await run.abandon()
+    envelope = envelope_of(run)
+    if not envelope.over and not envelope.replied:
+        await envelope.abandon()
 
 
 @final
@@ -224,7 +227,7 @@ class Bridge:
         await self._engine.ended()
 
     async def _own(self, accept: Callable[[Runtime], Run]) -> RunResult:
-        return await self._engine.ask(accept, Run.own)
+        return await self._engine.ask(accept, lambda run: envelope_of(run).own())
 
     async def _submit(self, accept: Callable[[Runtime], Run]) -> BridgeRun:
         accepted: list[Run] = []
@@ -235,7 +238,7 @@ class Bridge:
 
         def leave() -> None:
             for run in accepted:
-                run.request_abort("caller")
+                envelope_of(run).request_abort("caller")
 
         return BridgeRun(self._engine, await self._engine.ask(start, leave=leave))
 

@@ -1,0 +1,339 @@
+"""Accepting and refusing: decided synchronously, before any checkpoint, and a refused ask leaves no trace (R2)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Literal, TypedDict, Unpack, final
+
+import trio
+
+from ._agent import Agent, check_seconds, output_schema
+from ._arguments import check_ask, checked_id, hint
+from ._conversation import Actor, Entry
+from ._engine import Engine
+from ._envelope import Envelope, Job, Run, RunOptions
+from ._journal import RunJournal
+from ._waits import refuse_cycle, waiter
+from .errors import ConfigError, ConversationBusy, MailboxFull, RunAborted
+from .values import Outcome
+
+__all__ = ["RESUMED", "Acceptance", "AskOptions", "listed"]
+
+RESUMED = "(resume)"  # the ask of an episode that takes up waiting calls, as observers see it
+
+
+class AskOptions(TypedDict, total=False):
+    """What an ask may say for itself, as in `Runtime.run`."""
+
+    # Any: the application's own object, callables and type.
+    context: Any
+    timeout: float | None
+    confirm: Callable[..., Any] | None
+    confirm_timeout: float | None
+    output: Any
+    on_event: Callable[[Any], object] | None
+    when_busy: Literal["queue", "refuse", "replace"]
+
+
+@final
+class Acceptance:
+    """Makes envelopes of asks and hands them to the engine, or refuses them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        only: str | None,
+        mailbox_capacity: int,
+        max_waiting: int | None,
+        finish_timeout: float | None,
+    ) -> None:
+        self._engine = engine
+        # The agent that an ask means that names none: sub-agents came along, nobody gave them.
+        self._only = only
+        self._mailbox_capacity = mailbox_capacity
+        self._max_waiting = max_waiting
+        self.finish_timeout = finish_timeout
+        self._plain = RunOptions(finish_timeout=finish_timeout)
+        # Run ids are unique across processes, forked ones too, without asking the system for randomness each time.
+        self._ids = map(f"run-{os.urandom(6).hex()}-{{:x}}".format, itertools.count(1))
+        # What hooks and tools submit with: to their own agent where they name none.
+        self._submits: dict[str, Callable[..., Run]] = {
+            name: partial(self._submit, entry.agent) for name, entry in engine.directory.entries.items()
+        }
+
+    def entry(self, agent: str | Agent[Any] | None) -> Entry:
+        """Return the agent's entry; None is the only agent.
+
+        Raises: `ConfigError`.
+        """
+        entries = self._engine.directory.entries
+        if agent is None:
+            if self._only is not None:
+                return entries[self._only]
+            raise ConfigError(f"this runtime has several agents; say agent=... (one of {listed(entries)})")
+        name = agent.name if isinstance(agent, Agent) else agent
+        entry = entries.get(name) if isinstance(name, str) else None
+        if entry is not None and isinstance(agent, Agent) and entry.agent is not agent:
+            entry = None  # another one of the same name
+        if entry is None:
+            raise ConfigError(f"no agent {agent!r} in this runtime{hint(agent, entries)} (it has {listed(entries)})")
+        return entry
+
+    @trio.lowlevel.enable_ki_protection
+    def accept(
+        self,
+        agent: str | Agent[Any] | None,
+        conversation_id: str | None,
+        ask: str,
+        *,
+        waits: bool,
+        context: Any = None,
+        timeout: float | None = None,
+        confirm: Callable[..., Any] | None = None,
+        confirm_timeout: float | None = None,
+        output: Any = None,
+        on_event: Callable[[Any], object] | None = None,
+        when_busy: Literal["queue", "refuse", "replace"] = "queue",
+        answers: Mapping[str, Any] | None = None,
+        rewrite: Literal["regenerate"] | None = None,
+    ) -> Envelope:
+        """Accept an ask, or refuse it.
+
+        Arguments: as `Runtime.run`; `waits` if the asker waits for it; `answers` and `rewrite` as `RunOptions`.
+
+        Raises: the refusals of `Runtime.run`.
+        """
+        entry = self.entry(agent)
+        checked_id(conversation_id)
+        options = self._options(confirm, confirm_timeout, output, answers, rewrite)
+        check_ask(ask, options, on_event, when_busy)
+        check_seconds("timeout", timeout, zero=True)
+        engine = self._engine
+        if engine.life.state != "open":
+            self._refuse_late(waits=waits)
+        actor = entry.actors.get(conversation_id)
+        if actor is not None:
+            self._refuse_busy(actor, when_busy, waits=waits)
+        self._refuse_waiting(actor, when_busy)
+        actor = engine.directory.make(entry, conversation_id)
+        run = self.make(entry, conversation_id, ask, context, timeout, options, on_event)
+        run.conversation = actor
+        engine.life.accepted += 1
+        if when_busy == "replace" and actor.current is not None:
+            _replace(actor, run)
+        if answers is None and rewrite is None:
+            _supersede(actor)
+        engine.post(actor, run)
+        # Last, since a callback may do anything: ask, abort, raise what is no `Exception`.
+        told = False
+        try:
+            run.journal.queue()
+            told = True
+        finally:
+            if not told:  # nobody will get this run, so nobody could end it
+                run.request_abort("caller")
+        return run
+
+    def hand(
+        self,
+        agent: Agent[Any],
+        conversation_id: str | None,
+        text: str,
+        *,
+        context: Any = None,
+        timeout: float | None = None,
+        confirm: Callable[..., Any] | None = None,
+        confirm_timeout: float | None = None,
+        output: Any = None,
+        on_event: Callable[[Any], object] | None = None,
+        when_busy: Literal["queue", "refuse", "replace"] = "queue",
+    ) -> Envelope | None:
+        """Hand a text to the running run, as a run that was prepared and not accepted (T7).
+
+        Returns: the running run; None if there is none that takes texts, so that the text is an ask like any other.
+
+        Raises: the refusals of `Runtime.submit`.
+        """
+        entry = self.entry(agent)
+        actor = entry.actors.get(conversation_id)
+        head = None if actor is None else actor.current
+        if actor is None or not isinstance(head, Envelope) or head.state != "running":
+            return None
+        if head.journal.answered or head.abort_state is not None:
+            return None
+        options = self._options(confirm, confirm_timeout, output)
+        check_ask(text, options, on_event, when_busy)
+        check_seconds("timeout", timeout, zero=True)
+        if self._engine.life.state != "open":
+            self._refuse_late(waits=False)
+        if actor.waiting >= self._mailbox_capacity:
+            raise MailboxFull("conversation", actor.waiting, self._mailbox_capacity)
+        own = head.context if context is None else context
+        run = self.make(entry, conversation_id, text, own, timeout, options, on_event)
+        run.conversation = actor
+        _supersede(actor)
+        head.steers.append(run)
+        return head
+
+    @trio.lowlevel.enable_ki_protection
+    def post_forget(self, agent: Agent[Any], conversation_id: str | None) -> Job:
+        """Abort what the conversation has, and give it a turn that deletes its record.
+
+        Raises: `RuntimeClosed`, `ReentrantRun`.
+        """
+        engine, entry = self._engine, self.entry(agent)
+        if engine.life.state == "closed" or (engine.life.state != "open" and engine.asker() is None):
+            raise engine.life.refusal()
+        actor = engine.directory.make(entry, conversation_id)
+        asker = waiter()
+        if asker is not None:
+            refuse_cycle(asker, actor)
+        for run in actor.runs():
+            run.request_abort("requested", "the conversation was forgotten")
+        job = Job(partial(engine.store.forget, entry.key(conversation_id)), actor, copy_context())
+        engine.post(actor, job)
+        return job
+
+    def make(
+        self,
+        entry: Entry,
+        conversation_id: str | None,
+        ask: str,
+        context: Any,
+        timeout: float | None,
+        options: RunOptions,
+        on_event: Callable[[Any], object] | None,
+    ) -> Envelope:
+        """Return a new envelope that nobody has yet. `timeout` is in seconds from now."""
+        run_id = next(self._ids)
+        agent = entry.agent
+        callbacks = tuple([callback for callback in (agent.on_event, on_event) if callback is not None])
+        now = trio.current_time()
+        deadline = math.inf if timeout is None else now + timeout
+        return Envelope(
+            run_id,
+            conversation_id,
+            ask,
+            context,
+            options,
+            RunJournal(run_id, conversation_id, callbacks),
+            self._engine.guard,
+            self._submits[agent.name],
+            self,
+            copy_context(),
+            now,
+            deadline,
+            trio.CancelScope(deadline=deadline),
+        )
+
+    def _submit(
+        self,
+        own: Agent[Any],
+        ask: str,
+        *,
+        agent: str | Agent[Any] | None = None,
+        conversation_id: str | None = None,
+        **given: Unpack[AskOptions],
+    ) -> Run:
+        return self.accept(own if agent is None else agent, conversation_id, ask, waits=False, **given).face
+
+    @trio.lowlevel.enable_ki_protection
+    async def delegate(
+        self,
+        agent: Agent[Any],
+        conversation_id: str,
+        ask: str,
+        context: Any,
+        answers: Mapping[str, Any] | None,
+    ) -> tuple[str, Outcome]:
+        """Run an agent for a tool of the run in whose context this is called. As `tools.Delegating`.
+
+        Cancellation: as of `Runtime.run`.
+        """
+        text, given = (ask, None) if answers is None else (RESUMED, dict(answers))
+        run = self.accept(agent, conversation_id, text, waits=True, context=context, answers=given)
+        try:
+            await self._engine.own(run)
+        except Exception:  # noqa: BLE001  # how it ended is in its outcome, whatever it raised
+            if run.outcome is None:  # aborted while it was queued: its observers are told at its turn (R7)
+                error = run.early_reply if isinstance(run.early_reply, RunAborted) else None
+                return run.id, Outcome("aborted", None, error, "abort", run.abort_state)
+        assert run.outcome is not None
+        return run.id, run.outcome
+
+    def _options(
+        self,
+        confirm: Callable[..., Any] | None,
+        confirm_timeout: float | None,
+        output: Any,
+        answers: Mapping[str, Any] | None = None,
+        rewrite: Literal["regenerate"] | None = None,
+    ) -> RunOptions:
+        if confirm is None and confirm_timeout is None and output is None and answers is None and rewrite is None:
+            return self._plain
+        return RunOptions(confirm, confirm_timeout, output_schema(output), self.finish_timeout, answers, rewrite)
+
+    # --- refusals ---------------------------------------------------------------------------------------------------
+
+    def _refuse_late(self, *, waits: bool) -> None:
+        """Refuse an ask that comes after the runtime began to close, but for those that its runs may still make."""
+        state = self._engine.life.state
+        if not (state == "closing" or (state == "draining" and waits)) or self._engine.asker() is None:
+            raise self._engine.life.refusal()
+
+    def _refuse_busy(self, actor: Actor, when_busy: str, *, waits: bool) -> None:
+        if waits:
+            asker = waiter()
+            if asker is not None:
+                refuse_cycle(asker, actor)
+        if actor.current is None:
+            return
+        if when_busy == "refuse":
+            raise ConversationBusy(actor.conversation_id)
+        if when_busy == "queue" and actor.waiting >= self._mailbox_capacity:
+            raise MailboxFull("conversation", actor.waiting, self._mailbox_capacity)
+
+    def _refuse_waiting(self, actor: Actor | None, when_busy: str) -> None:
+        if self._max_waiting is None or when_busy == "replace":
+            return
+        waiting = self._engine.life.waiting
+        if waiting < self._max_waiting:
+            return
+        turns = self._engine.turns
+        if actor is not None and actor.current is not None:
+            starts = False
+        elif actor is not None:
+            starts = turns.would_start(actor)
+        else:
+            starts = turns.limit is None or turns.running < turns.limit
+        if not starts:
+            raise MailboxFull("runtime", waiting, self._max_waiting)
+
+
+def _replace(actor: Actor, run: Envelope) -> None:
+    run.replaces = True
+    earlier = None if actor.mailbox is None else actor.mailbox.replacement
+    for other in (actor.current, earlier):
+        if isinstance(other, Envelope):
+            other.request_abort("requested", "replaced by a newer ask")
+
+
+def _supersede(actor: Actor) -> None:
+    """A message came: a question that the conversation's run has asked, or one that it has asked for an answer, is
+    denied (§P). Messages of runs deny nothing."""
+    if not isinstance(actor.current, Envelope) or waiter() is not None:
+        return
+    asking = [actor.current]
+    for run in asking:  # grows: nobody waits in a circle (R14)
+        run.journal.supersede()
+        asking += [wait.target for wait in run.waits_for if wait.owned and isinstance(wait.target, Envelope)]
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the names, for an error message."""
+    return ", ".join(map(repr, names)) or "none"

@@ -1,0 +1,323 @@
+"""The engine of a runtime: gives accepted envelopes their turns, lends slots to what is waited for, and ends them all.
+
+A *host* task keeps the runs' nursery inside a shield until the runtime is closed and no run is left; a *watcher* turns
+an outer cancellation into an abort of every run. `_open.py` puts them beside the user's block. Nothing is accepted
+here: that is the floor above.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, final
+
+import trio
+
+from ._agent import Agent
+from ._conversation import Actor, Entry, Turns
+from ._directory import Directory, with_subagents
+from ._envelope import Envelope, Job, Wait, current_run
+from ._life import Life
+from ._panel import Panel, snapshots
+from ._run import execute_run
+from ._supervisor import ObserverLimits, supervise
+from ._threads import ToolThreads
+from ._waits import refuse_cycle, waiter
+from .abc import Store
+from .errors import ReentrantRun, RuntimeClosed
+from .values import DrainReport, RunResult
+
+__all__ = ["Engine"]
+
+ABORT_BATCH = 250  # of a mass abort: bounds how long the loop stands still (measured: 0.33 s without for 10,000)
+SHUTDOWN_GRACE = 10.0  # R11: seconds for an unbounded observer at a shutdown without a drain
+
+
+@final
+class Engine:
+    """What moves in a runtime. Its rooms above decide what is accepted; this gives it a turn and an end."""
+
+    def __init__(
+        self,
+        agents: tuple[Agent[Any], ...],
+        store: Store,
+        max_running: int | None,
+        finish_timeout: float | None,
+        idle_timeout: float | None,
+    ) -> None:
+        self.directory = Directory(with_subagents(agents), math.inf if idle_timeout is None else idle_timeout)
+        self.store = store
+        self.life = Life()
+        self.threads = ToolThreads()
+        self.turns = Turns(max_running, self._start)
+        self._limits = ObserverLimits(finish_timeout)
+        self._nursery: trio.Nursery | None = None
+        self._hosted = trio.Event()
+        # What calls a tool without a conversation. Live like an accepted envelope.
+        self._invoked: set[Envelope] = set()
+
+    # --- turns ------------------------------------------------------------------------------------------------------
+
+    def post(self, actor: Actor, envelope: Envelope | Job) -> None:
+        """Put an accepted envelope into its conversation's mailbox; an idle conversation gets a turn for it."""
+        self.life.enter()
+        if actor.post(envelope, next_turn=isinstance(envelope, Envelope) and envelope.replaces):
+            self.directory.busy(actor)
+            self.turns.ready(actor)
+
+    def _start(self, actor: Actor) -> None:
+        """Start the task of the actor's head, in that envelope's own context (R5)."""
+        envelope = actor.current
+        assert envelope is not None
+        assert self._nursery is not None
+        if isinstance(envelope, Envelope):
+            self.life.running += 1  # it has its turn from here on, though its task takes its first step a tick later
+        context, envelope.context_vars = envelope.context_vars, None
+        assert context is not None
+        start = self._nursery.start_soon
+        context.run(lambda: start(self._turn, actor, envelope, name=actor.label))
+
+    @trio.lowlevel.enable_ki_protection
+    async def _turn(self, actor: Actor, envelope: Envelope | Job) -> None:
+        try:
+            if isinstance(envelope, Envelope):
+                await self._run_turn(actor, envelope)
+            else:
+                current_run.set(None)
+                await _work_turn(envelope)
+        finally:
+            self._over(actor, envelope)
+
+    async def _run_turn(self, actor: Actor, run: Envelope) -> None:
+        current_run.set(run)
+        entry = actor.entry
+        panel = self.panel(entry, run)
+        run.snapshots = partial(snapshots, panel.roster, panel.journal)  # no way to the panel: it knows the run
+        execute = partial(
+            execute_run,
+            entry.agent,
+            run,
+            panel,
+            self.store,
+            entry.key(actor.conversation_id),
+            actor.health,
+            actor.threads(self.threads),
+        )
+        try:
+            await supervise(run, execute, panel, self._limits, self._report_fatal)
+        finally:
+            panel.close()
+            self.life.running -= 1
+            assert run.outcome is not None
+            self.life.count(run.outcome)
+
+    def panel(self, entry: Entry, run: Envelope) -> Panel:
+        """Return the extensions of a run."""
+        agent = entry.agent
+        return Panel(agent.roster, run.journal, run.ask, agent.name, run.context, run.submit, run.is_ending)
+
+    def _over(self, actor: Actor, envelope: Envelope | Job) -> None:
+        """The head is over: the next envelope has its turn, or the conversation is idle."""
+        life = self.life
+        for run in actor.follow():
+            life.accepted += 1
+            life.enter()
+            run.journal.queue()
+            if life.state == "closed":
+                run.request_abort("shutdown", "the runtime was closed")
+        more = actor.advance()
+        self.turns.over(actor, envelope)
+        if more:
+            self.turns.ready(actor)
+        else:
+            self.directory.idle(actor)
+        life.leave()
+
+    @contextmanager
+    @trio.lowlevel.enable_ki_protection
+    def invoking(self, run: Envelope) -> Iterator[None]:
+        """Return a block in which a tool is called without a conversation: the runtime's end waits for it."""
+        self._invoked.add(run)
+        self.life.enter()
+        try:
+            yield
+        finally:
+            self._invoked.discard(run)
+            self.life.leave()
+
+    # --- waits ------------------------------------------------------------------------------------------------------
+
+    def owns(self, run: Envelope) -> bool:
+        """Say whether it is a run of this runtime, in a conversation that is not forgotten."""
+        return isinstance(run.conversation, Actor) and self.directory.knows(run.conversation)
+
+    def asker(self) -> Envelope | None:
+        """Return the run of this runtime in whose context this code runs: another runtime's is an outsider here."""
+        asker = waiter()
+        return asker if asker is not None and self.owns(asker) else None
+
+    @contextmanager
+    def guard(self, run: Envelope, *, to_end: bool = False) -> Iterator[None]:
+        """Let the run in whose context this is called wait for `run`: for its reply, or for its last event.
+
+        Raises: `ReentrantRun`, if it would never come (R14).
+        """
+        asker = waiter()
+        wait = Wait(run, to_end)
+        if asker is None or wait.over or run.conversation is None:
+            yield
+            return
+        refuse_cycle(asker, run.conversation)
+        with self.waiting(asker, wait):
+            yield
+
+    @trio.lowlevel.enable_ki_protection
+    async def own(self, run: Envelope) -> RunResult:
+        """Wait for an accepted run as its owner, and as the run in whose context this is called, if any.
+
+        Cancellation: aborts the run, cause `caller`, and goes on when it is over, unless it never began (R7).
+        """
+        asker = waiter()
+        if asker is None:
+            return await run.own()
+        with self.waiting(asker, Wait(run, owned=True)):
+            return await run.own()
+
+    @contextmanager
+    @trio.lowlevel.enable_ki_protection
+    def waiting(self, asker: Envelope, wait: Wait) -> Iterator[None]:
+        """Return a block in which `asker` waits and lends its slot to what it waits for (R4)."""
+        asker.waits_for.append(wait)
+        if self.owns(asker) and not wait.target.over:
+            wait.lent = True
+            self.turns.lend(wait.target)
+        try:
+            yield
+        finally:
+            asker.waits_for.remove(wait)
+            if wait.lent:
+                wait.lent = False
+                self.turns.unlend(wait.target)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    @trio.lowlevel.enable_ki_protection
+    async def drain(self, grace: float) -> DrainReport:
+        """As `Runtime.drain`.
+
+        Cancellation: the runtime stays closed for new asks; runs go on until the block ends.
+        """
+        self._refuse_drain()
+        life = self.life
+        if life.state in ("open", "closing"):
+            life.state = "draining"
+        over, shut_down = life.over, life.shut_down
+        with trio.move_on_after(grace):
+            await life.wait_quiet()
+        life.close("the runtime was drained")
+        if life.live:
+            self._limits.hurry_up(grace)
+            await self._abort_all()
+            await life.wait_quiet()
+        life.settle()
+        life.drained.set()
+        aborted = life.shut_down - shut_down
+        return DrainReport(life.over - over - aborted, aborted)
+
+    def _refuse_drain(self) -> None:
+        """Refuse a drain inside a run of this runtime, or inside one of another that such a run waits for."""
+        asker = waiter()
+        if asker is None:
+            return
+        if self.owns(asker):
+            assert asker.conversation is not None
+            label = asker.conversation.label
+            raise ReentrantRun((label, "drain", label))
+        for actor in self.directory:
+            refuse_cycle(asker, actor)
+
+    def shut_down(self, reason: str) -> None:
+        """Accept nothing more and abort everything, cause `shutdown`. Synchronous: the aborting has a task."""
+        life = self.life
+        if life.state == "closed" and life.finished.is_set():
+            return
+        life.close(reason)
+        if self._limits.hurry is None:
+            self._limits.hurry_up(SHUTDOWN_GRACE)
+        if life.live and self._nursery is not None:
+            self._nursery.start_soon(self._abort_all)
+        life.settle()
+
+    async def close(self) -> None:
+        """Accept only what runs still make, and wait for every accepted run.
+
+        Cancellation: the runtime stays closed for new asks.
+        """
+        life = self.life
+        life.left = True
+        if life.state == "open":  # a drain goes on
+            life.state = "closing"
+        life.settle()
+        await life.finished.wait()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _abort_all(self) -> None:
+        envelopes = [envelope for actor in self.directory for envelope in actor.envelopes()]
+        envelopes += self._invoked
+        for index, envelope in enumerate(envelopes, 1):
+            if isinstance(envelope, Envelope):
+                envelope.request_abort("shutdown", self.life.reason)
+            else:
+                envelope.scope.deadline = trio.current_time() + (self._limits.hurry or 0)
+            if index % ABORT_BATCH == 0:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def _report_fatal(self, fatal: BaseException) -> None:
+        """What ends the program came out of a run: end everything; the host raises it at its end."""
+        if self.life.fatal is None:
+            self.life.fatal = fatal
+        self.shut_down(f"{type(fatal).__name__} in a run")
+
+    # --- the tasks beside the user's block --------------------------------------------------------------------------
+
+    @trio.lowlevel.enable_ki_protection
+    async def host(self) -> None:
+        """Keep the runs' nursery, shielded, until the runtime is closed and nothing is left."""
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self._hosted.set()
+                await self.life.finished.wait()
+        if self.life.fatal is not None:
+            raise self.life.fatal
+
+    async def wait_hosted(self) -> None:
+        """Wait until runs have a nursery."""
+        await self._hosted.wait()
+
+    @trio.lowlevel.enable_ki_protection
+    async def watch(self) -> None:
+        """Sleep until the outer nursery is cancelled; then abort every run. Nothing is caught."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.shut_down("the runtime was cancelled")
+
+    @trio.lowlevel.enable_ki_protection
+    async def sweep(self) -> None:
+        """Forget idle conversations as their time runs out."""
+        await self.directory.sweep()
+
+
+async def _work_turn(job: Job) -> None:
+    try:
+        with job.scope:
+            await job.work()
+        if job.scope.cancelled_caught:
+            job.error = RuntimeClosed("the runtime shut down before the store had forgotten the conversation")
+    except Exception as error:  # noqa: BLE001  # handed to whoever waits for the job
+        job.error = error
+    finally:
+        job.done.set()

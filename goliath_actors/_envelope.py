@@ -1,0 +1,399 @@
+"""Envelopes: an ask that was accepted, with the scope that it will run in and its one-shot reply; and `Run`, its face.
+
+Making one does nothing; the mailbox and the actor above decide when it has its turn. Rooms work with the `Envelope`,
+users with the `Run`, which shows of it what is promised.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
+from contextvars import Context, ContextVar
+from functools import partial
+from typing import Any, Literal, Protocol, final
+
+import attrs
+import trio
+
+from ._journal import EventStream, RunJournal
+from ._schema import OutputSchema
+from .errors import RunAborted
+from .events import Event
+from .tools import Delegating
+from .values import Abort, AbortCause, Outcome, RunResult
+
+__all__ = ["Envelope", "Job", "Run", "RunOptions", "Turn", "Wait", "current_run", "envelope_of"]
+
+current_run: ContextVar[Envelope | None] = ContextVar("goliath_actors_current_run", default=None)
+"""The run in whose context this code runs, also in tasks that its tools start (R14)."""
+
+
+# Why waits are kept from Ctrl-C between their steps: nothing of an application runs in them, and half a wait leaves
+# traces, here and in trio. It arrives all the same, wherever they really wait.
+
+
+class Turn(Protocol):
+    """What a conversation shows to its envelopes, and to whoever waits for one."""
+
+    @property
+    def label(self) -> str:
+        """Name of the conversation, for people."""
+        ...
+
+    @property
+    def current(self) -> Envelope | Job | None:
+        """What has its turn."""
+        ...
+
+
+@attrs.frozen
+class RunOptions:
+    """What one ask may say for itself; None leaves the agent's word."""
+
+    # Any: an application's callable, whose results are checked where they are used, and what it answers.
+    confirm: Callable[..., Any] | None = None
+    confirm_timeout: float | None = None
+    output: OutputSchema | None = None
+    finish_timeout: float | None = None
+    # Of a run that takes up waiting calls: what they are answered, by call id.
+    answers: Mapping[str, Any] | None = None
+    # Of a run that rewrites history first: how.
+    rewrite: Literal["regenerate"] | None = None
+
+
+@final
+@attrs.define(eq=False, repr=False)
+class Envelope:
+    """One ask going through a conversation."""
+
+    id: str
+    conversation_id: str | None
+    ask: str
+    # Any: the application's own object.
+    context: Any
+    options: RunOptions
+    journal: RunJournal
+    # Registers a wait with the runtime (R14: refuses one that would never end) while its block lasts.
+    guarded: Callable[..., AbstractContextManager[None]]
+    # Submits another ask, as hooks and tools of this run may.
+    submit: Callable[..., Run]
+    # How agents that are tools of this one are run (T14).
+    delegating: Delegating
+    # The submitter's, given up at the start: it may hold the run that submitted this one, and so every one before.
+    context_vars: Context | None
+    accepted_at: float
+    # Absolute, on trio's clock. Until the run begins nothing enters the scope, so waiters watch this (R7).
+    deadline: float = math.inf
+    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    state: Literal["queued", "running", "finishing", "done"] = "queued"
+    outcome: Outcome | None = None
+    followed_by: Envelope | None = None
+    replaces: bool = False
+    # None for what calls a tool without a conversation.
+    conversation: Turn | None = None
+    # One entry for each wait that this run is in: a run may wait for the same one twice.
+    waits_for: list[Wait] = attrs.Factory(list)
+    # How many waits for this run have lent it their slots (R4).
+    lenders: int = 0
+    # Invariant: texts handed to this run that it has not taken, as the runs that they become if it never does (T7).
+    steers: deque[Envelope] = attrs.Factory(deque)
+    # What a subscriber that comes late gets first, and nobody else (H11).
+    snapshots: Callable[[], list[Event]] | None = None
+    _abort: Abort | None = None
+    # Invariant: set at most once; `replied` is true from then on. A run aborted while queued is answered at once and
+    # is `done` only after its observers, so the reply and the end are two things.
+    _reply: RunResult | BaseException | None = None
+    _replied: trio.Event | None = None
+    _ended: trio.Event | None = None
+    # Weak: a face knows its envelope, and neither is to wait for the garbage collector. Made once somebody looks.
+    _face: weakref.ref[Run] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Envelope {self.id} {self.state} conversation={self.conversation_id!r}>"
+
+    @property
+    def face(self) -> Run:
+        """What users see of it: the same object for as long as anybody has it."""
+        face = None if self._face is None else self._face()
+        if face is None:
+            face = Run(self)
+            self._face = weakref.ref(face)
+        return face
+
+    @property
+    def abort_state(self) -> Abort | None:
+        """Why the run is to end, if it is."""
+        return self._abort
+
+    def is_ending(self) -> bool:
+        """Say whether the run is to end: by somebody's word, or by its scope alone."""
+        return self._abort is not None or self.scope.cancel_called
+
+    @property
+    def early_reply(self) -> RunResult | BaseException | None:
+        """The reply, if one is set: before the end, that of a run that was aborted while queued."""
+        return self._reply
+
+    @property
+    def replied(self) -> bool:
+        """True once a reply is set."""
+        return self._reply is not None
+
+    @property
+    def over(self) -> bool:
+        """True once nothing of the run goes on."""
+        return self.state == "done"
+
+    def guard(self) -> AbstractContextManager[None]:
+        """Return a block during which the run in whose context this code runs, if any, waits for this one.
+
+        Raises: `ReentrantRun` on entering, if the wait could never end.
+        """
+        return self.guarded(self)
+
+    def events(self, after: int = 0) -> EventStream:
+        """As `Run.events`."""
+        late = self.state != "queued" and self.snapshots is not None and after <= 0
+        prefix = self.snapshots() if late and self.snapshots is not None else ()
+        return self.journal.stream(prefix, partial(self.guarded, self, to_end=True), after)
+
+    def request_abort(self, cause: AbortCause, reason: str = "") -> None:
+        """Cancel the run for `cause`. The first cause stands (R6); while finishing and later nothing changes."""
+        if self.state in ("finishing", "done"):
+            return
+        if self._abort is None:
+            passed = cause != "deadline" and self.deadline_passed()
+            self._abort = Abort("deadline" if passed else cause, "" if passed else reason, self.journal.phase)
+        if self.journal.answered:  # C10: too late for the outcome; only the summary is cut
+            if self.journal.late_scope is not None:
+                self.journal.late_scope.cancel()
+            return
+        self.scope.cancel()
+        if self.state == "queued":
+            abort = self._abort
+            self.reply(RunAborted(abort.cause, abort.reason, abort.phase))
+
+    def deadline_passed(self) -> bool:
+        """Say whether the time that the asker gave has run out."""
+        limit = self.deadline if self.state == "queued" else self.scope.deadline
+        return limit <= trio.current_time()
+
+    def reply(self, reply: RunResult | BaseException) -> None:
+        """Answer every waiter. Only the first reply counts (invariant 4)."""
+        if self._reply is None:
+            self._reply = reply
+            if self._replied is not None:
+                self._replied.set()
+
+    def end(self, outcome: Outcome) -> None:
+        """The run is over: nothing of it goes on. Sets the reply too, if it has none yet."""
+        self.outcome = outcome
+        self.state = "done"
+        final = outcome.result if outcome.result is not None else outcome.error
+        assert final is not None
+        self.reply(final)
+        if self._ended is not None:
+            self._ended.set()
+
+    def unwrap(self) -> RunResult:
+        """Return the result or raise the error."""
+        reply = self._reply
+        if isinstance(reply, BaseException):
+            raise reply
+        assert reply is not None
+        return reply
+
+    @trio.lowlevel.enable_ki_protection
+    async def wait_replied(self) -> None:
+        """Wait for the reply, ending the run itself if its time runs out before it has begun.
+
+        Cancellation: changes nothing.
+        """
+        if self._reply is not None:
+            await trio.lowlevel.checkpoint()
+            return
+        if self._replied is None:
+            self._replied = trio.Event()
+        while self._reply is None:
+            if self.state == "queued" and self.deadline != math.inf:
+                with trio.move_on_at(self.deadline):
+                    await self._replied.wait()
+                if self._reply is None and self.state == "queued" and self.deadline_passed():
+                    self.request_abort("deadline")
+            else:
+                await self._replied.wait()
+
+    @trio.lowlevel.enable_ki_protection
+    async def wait_ended(self) -> None:
+        """Wait until nothing of the run goes on, observers included.
+
+        Cancellation: changes nothing.
+        """
+        if self.state == "done":
+            await trio.lowlevel.checkpoint()
+            return
+        if self._ended is None:
+            self._ended = trio.Event()
+        await self._ended.wait()
+
+    @trio.lowlevel.enable_ki_protection
+    async def own(self) -> RunResult:
+        """Wait as the run's owner (R8): if the waiter is cancelled, the run is aborted, cause `caller`, and the
+        cancellation goes on only when the run is over, unless it never began (R7)."""
+        answered = False
+        try:
+            await self.wait_replied()
+            answered = True
+        finally:
+            if not answered:
+                await self.abandon()
+        return self.unwrap()
+
+    @trio.lowlevel.enable_ki_protection
+    async def abandon(self) -> None:
+        """End the run because its owner leaves, and wait for its end, shielded, if it has begun."""
+        self.request_abort("caller")
+        if self.state not in ("queued", "done"):
+            with trio.CancelScope(shield=True):
+                await self.wait_ended()
+
+
+@final
+@attrs.frozen(eq=False, repr=False)
+class Run:
+    """One ask going through a conversation. Made by `Runtime.submit`, `run` and `stream`."""
+
+    _envelope: Envelope
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id} {self.state} conversation={self.conversation_id!r}>"
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self._envelope.id
+
+    @property
+    def conversation_id(self) -> str | None:
+        """None in the default conversation."""
+        return self._envelope.conversation_id
+
+    @property
+    def ask(self) -> str:
+        """As it was accepted."""
+        return self._envelope.ask
+
+    @property
+    def state(self) -> Literal["queued", "running", "finishing", "done"]:
+        """`queued`, `running`, `finishing` (its observers are being told) or `done`."""
+        return self._envelope.state
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it ended, once it is `done`; None before."""
+        return self._envelope.outcome
+
+    @property
+    def followed_by(self) -> Run | None:
+        """The run that took over what this one was not told in time (needs a `ToolLoop`)."""
+        follower = self._envelope.followed_by
+        return None if follower is None else follower.face
+
+    def abort(self, reason: str = "") -> None:
+        """Ask the run to end, cause `requested`. Never blocks.
+
+        A running run is cancelled; a queued one keeps its place, is answered at once and runs no hook but its
+        observers at its turn. After the answer is out, or once the run is over, nothing changes.
+        """
+        self._envelope.request_abort("requested", reason)
+
+    @trio.lowlevel.enable_ki_protection
+    async def wait(self) -> RunResult:
+        """Wait for the run's reply.
+
+        Returns: the result of a `completed` or `stopped` run.
+
+        Raises: `RunAborted` if it was aborted; what the application raised, as the same object; `ReentrantRun` at
+        once if this wait could never end.
+
+        Cancellation: leaves the run alone; a wait does not own it.
+        """
+        envelope = self._envelope
+        with envelope.guard():
+            await envelope.wait_replied()
+        return envelope.unwrap()
+
+    @trio.lowlevel.enable_ki_protection
+    async def wait_ended(self) -> None:
+        """Wait until nothing of the run goes on, its observers included, however it ended.
+
+        That is later than its reply only for a run that was aborted while it was queued: it is answered at once, and
+        its observers hear of it at its turn.
+
+        Raises: `ReentrantRun` inside a run, where this wait could never end.
+
+        Cancellation: leaves the run alone.
+        """
+        envelope = self._envelope
+        with envelope.guarded(envelope, to_end=True):
+            await envelope.wait_ended()
+
+    def events(self, after: int = 0) -> EventStream:
+        """Return an async iterator over the run's events from its start, ending after `RunFinished`.
+
+        A reader that is slow gets text deltas merged and nothing else dropped; it cannot affect the run. Inside a run
+        reading is a wait: `ReentrantRun` where it would never end.
+
+        Arguments: `after` takes up a reading that was broken off: the `seq` of the last event that was read, the
+        `through` of a text delta. Nothing is given twice and nothing is left out.
+        """
+        return self._envelope.events(after)
+
+
+def envelope_of(run: Run) -> Envelope:
+    """Return what is behind a face, for doors that carry runs to another place."""
+    return run._envelope
+
+
+@final
+@attrs.define(eq=False)
+class Job:
+    """A turn of a conversation that is no run, such as forgetting it. It observes the same order."""
+
+    work: Callable[[], Awaitable[None]]
+    conversation: Turn
+    context_vars: Context | None
+    lenders: int = 0
+    # Has a deadline once the runtime shuts down.
+    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    error: Exception | None = None
+    done: trio.Event = attrs.Factory(trio.Event)
+
+    @property
+    def over(self) -> bool:
+        """True once it is done, or has failed."""
+        return self.done.is_set()
+
+    replied = over
+
+
+@final
+@attrs.define(eq=False)
+class Wait:
+    """One wait of a run for another run or for a job."""
+
+    target: Envelope | Job
+    # True if it ends with the target itself, False if with the target's reply.
+    to_end: bool = False
+    # True if the waiter made the target and would abort it by leaving.
+    owned: bool = False
+    # True while the waiter lends its slot to the target (R4).
+    lent: bool = False
+
+    @property
+    def over(self) -> bool:
+        """True once nothing keeps the waiter, even if its task has not noticed yet."""
+        return self.target.over or (self.target.replied and not self.to_end)
