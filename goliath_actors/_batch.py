@@ -16,6 +16,7 @@ import trio
 from ._call import Call, confirm, decline, gate, needs_confirmation
 from ._composition import NOT_EXECUTED, tool_name
 from ._frozen import FrozenDict, freeze, thaw
+from ._json import canonical
 from ._judge import unmet
 from ._provider import describe
 from ._tools import UNFINISHED, UNFINISHED_WRITE, UNPROCESSED, close, conclude, execute, pause, record
@@ -28,6 +29,7 @@ from .values import Message, ToolCall
 
 __all__ = ["CUT_OFF", "Round"]
 
+DECLINED_BEFORE = "they declined the same call before"
 CUT_OFF = (
     "Not executed: the message was cut off because it was too long, so its arguments may be incomplete. Call again."
 )
@@ -40,6 +42,8 @@ class Round:
     work: Work
     made: tuple[ToolCall, ...]
     calls: list[Call]
+    # The number of the run's steps when a user last spoke.
+    since: int = 0
     # The call whose text is being made: a hook that was cut in the middle of it is not asked again.
     concluding: Call | None = None
 
@@ -127,9 +131,20 @@ class Round:
         for call in self.calls:
             if not (call.live and needs_confirmation(call)):
                 continue
+            if self._was_declined(call):
+                decline(call, DECLINED_BEFORE)
+                continue
             suspended = await confirm(self.work, call)
             if suspended is not None:
                 call.waiting = WaitingCall(call.call_id, call.tool.name, call.input, "approval", suspended.payload)
+
+    def _was_declined(self, call: Call) -> bool:
+        """Say whether a person declined the same call since a user last spoke: they are not asked again (S46)."""
+        wanted = canonical(call.input)
+        steps = self.work.journal.steps[self.since :]
+        told = [(step.tool, step.input) for step in steps if step.skip_reason == "confirmation"]
+        told += [(one.tool.name, one.input) for one in self.calls if one.skip_reason == "confirmation"]
+        return any(name == call.tool.name and canonical(input or {}) == wanted for name, input in told)
 
     async def _execute(self, together: Sequence[Call], parallel: int) -> None:
         errors: dict[int, Exception] = {}

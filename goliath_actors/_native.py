@@ -58,6 +58,8 @@ class NativeRun:
     round: Round | None = None
     # A text whose commit is under way.
     steer: Envelope | None = None
+    # The number of steps when a user last spoke.
+    since: int = 0
 
     async def go(self, responded: tuple[Respond, Responded] | None) -> Ending:
         """Store the ask, or take up what waited, then take steps until there is an answer."""
@@ -155,6 +157,7 @@ class NativeRun:
         self.steer = steer
         await self.transcript.append([draft])
         self.steer = None
+        self.since = len(work.journal.steps)
         work.steers.remove(steer)
         work.journal.emit(Steered, text=steer.ask)
         if verdict is None:
@@ -166,6 +169,7 @@ class NativeRun:
         work, plan = self.work, thought.plan
         work.journal.enter("step")
         tools = Round.of(work, plan.calls, thought.offered, thought.refusal)
+        tools.since = self.since
         message = Message("assistant", plan.text, tools.made)
         message = await self._store(message, thought.private)
         self._correct(message.text)
