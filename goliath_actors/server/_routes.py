@@ -242,7 +242,7 @@ class Routes:
                 "phase_seconds": None if status.since is None else max(0.0, now - status.since),
                 "waiting": status.waiting,
                 "oldest_wait_seconds": status.oldest_wait,
-                "runs": [{"run_id": hosted.id, "state": hosted.run.state} for hosted in active],
+                "runs": [_active_data(hosted) for hosted in active],
                 "confirmations": [
                     {"run_id": hosted.id, **question.data()}
                     for hosted in active
@@ -365,6 +365,13 @@ class Routes:
         }
 
 
+def _active_data(hosted: Hosted) -> dict[str, Any]:
+    """Return a run that is not over as JSON data; `ask` for those that came with a text of their own."""
+    asking = hosted.asking
+    text = asking.text if asking.kind in ("run", "steer") else None
+    return {"run_id": hosted.id, "state": hosted.run.state, "kind": asking.kind, "ask": text}
+
+
 def _links(place: _Place, run_id: str) -> dict[str, str]:
     own = f"{place.path}/runs/{quote(run_id, safe='')}"
     query = f"?agent={quote(place.agent.name, safe='')}"
@@ -380,7 +387,7 @@ async def _only_end(place: _Place, row: Mapping[str, Any], after: int) -> AsyncG
     """Yield the last event of a run of which only the end is on record."""
     await trio.lowlevel.checkpoint()
     seq = int(row["seq"])
-    if after and after >= seq:
+    if seq and after >= seq:  # 0: of a run that a restart ended nobody knows how far it had come
         return
     abort = row["abort"] or {}
     data = {

@@ -136,7 +136,8 @@ def run_outcome(run: Run, conversation_id: str, show_errors: bool) -> dict[str, 
 
 
 def entry_data(entry: Entry) -> dict[str, Any]:
-    """Return an entry of a history as JSON data, without what is private in it."""
+    """Return an entry of a history as JSON data, without what is private in it but for how a call ended (`status`), the
+    `input` that it was really made with, and whether an answer was cut off (`partial`)."""
     message = entry.message
     data: dict[str, Any] = {"id": entry.id, "at": entry.at, "role": entry.role, "text": message.text}
     if message.tool_calls:
@@ -148,4 +149,8 @@ def entry_data(entry: Entry) -> dict[str, Any]:
         data["tool_call_id"] = message.tool_call_id
     if message.name is not None:
         data["name"] = message.name
+    if entry.role == "tool":
+        data |= {name: plain(entry.private[name]) for name in ("status", "input") if name in entry.private}
+    if entry.private.get("partial"):
+        data["partial"] = True
     return data
