@@ -32,7 +32,7 @@ PROMISED = {
         ConversationBusy RuntimeClosed RunAborted ReentrantRun ModelError ModelUnavailable ContextOverflow Refused
         RateLimited FallbackError StoreConflict ToolFailure""",
     "goliath_actors.models": "AnthropicMessages Fallbacks HttpFallback Limited LimitedStatistics OpenAIChat",
-    "goliath_actors.stores": "InMemoryStore SqliteStore",
+    "goliath_actors.stores": "InMemoryStore PostgresStore SqliteStore",
     "goliath_actors.policies": "Audit Guardrail RateLimit Redact Retrieval TokenBudget ToolPolicy",
     "goliath_actors.server": """Ledger Server ServerConfig Token Visitor ask_client create_app hash_token make_token
         read_tokens recorded serve""",
@@ -66,7 +66,7 @@ def test_the_front_door_has_at_most_thirty_names() -> None:
 
 
 def test_importing_the_package_loads_no_heavy_library() -> None:
-    heavy = ("httpx2", "tiktoken", "regex", "jsonschema", "pydantic", "sqlite3", "asyncio", "pytest", "mcp")
+    heavy = ("httpx2", "tiktoken", "regex", "jsonschema", "pydantic", "sqlite3", "asyncio", "pytest", "mcp", "psycopg")
     code = f"import sys, goliath_actors; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

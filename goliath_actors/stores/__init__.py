@@ -1,7 +1,8 @@
 """Where conversations live between runs.
 
-Floor 2, side door. `InMemoryStore` is the default; `SqliteStore` keeps conversations in one file. A store of your own
-implements `goliath_actors.abc.Store` and is checked by `goliath_actors.testing.store_conformance`.
+Floor 2, side door. `InMemoryStore` is the default; `SqliteStore` keeps conversations in one file; `PostgresStore`
+(extra `postgres`) in a database that many processes share. A store of your own implements `goliath_actors.abc.Store`
+and is checked by `goliath_actors.testing.store_conformance`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING
 from .memory import InMemoryStore
 
 if TYPE_CHECKING:
+    from .postgres import PostgresStore
     from .sqlite import SqliteStore
 
-__all__ = ["InMemoryStore", "SqliteStore"]
+__all__ = ["InMemoryStore", "PostgresStore", "SqliteStore"]
 
 
 def __getattr__(name: str) -> object:
@@ -22,4 +24,8 @@ def __getattr__(name: str) -> object:
         from .sqlite import SqliteStore
 
         return SqliteStore
+    if name == "PostgresStore":
+        from .postgres import PostgresStore
+
+        return PostgresStore
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
