@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import pytest
@@ -56,6 +57,22 @@ class Process:
         except urllib.error.HTTPError as error:
             with error:
                 return Answer(error.code, json.loads(error.read()), error.headers)
+
+    def follow(self, run_id: str) -> Any:
+        """Follow a run to its end; return what its last event says."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"{self.url}/v1/conversations/c/runs/{run_id}/events", timeout=SECONDS) as stream:
+            rows = stream.read().decode().splitlines()
+        return json.loads([row for row in rows if row.startswith("data: ")][-1].removeprefix("data: "))
+
+    def read_until(self, text: str) -> None:
+        """Read what it prints until there is `text`."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            if text in line:
+                return
+        raise AssertionError("\n".join(self.lines))
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -104,7 +121,8 @@ AGENT = """
     from goliath_actors.testing import ScriptedModel
 
     async def reply(request):
-        ask = request.messages[-1].text
+        ask = request.messages[-1].text.splitlines()[-1]
+        print("asked", ask, flush=True)
         with open("asked.txt", "a") as file:
             file.write(ask + "\\n")
         while ask == "wait" and not Path("go").exists():
@@ -146,3 +164,78 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path) -> None:
     assert "configure tokens" in " ".join(said.split())
     code, said = refused(tmp_path, "nothing:agent")
     assert code == 2
+
+
+# --- nothing acknowledged is lost -----------------------------------------------------------------------------------
+
+
+def until_done(server: Process, run_id: str) -> Any:
+    """Follow a run over restarts until it is done."""
+    end = server.follow(run_id)
+    return end if end["followed_by"] is None else until_done(server, end["followed_by"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_was_acknowledged_and_had_not_begun_is_run_after_a_restart_and_what_had_begun_is_not(
+    slow: Path, number: int
+) -> None:
+    arguments = ("slow:agent", "--drain-grace", "0")
+    ask = "/v1/conversations/c/runs"
+    with serving(slow, *arguments) as server:
+        first = server.call("POST", ask, {"ask": "wait", "wait": False}, idempotency_key="k1")
+        second = server.call("POST", ask, {"ask": "second", "wait": False}, idempotency_key="k2")
+        third = server.call("POST", ask, {"ask": "third", "wait": False})
+        assert [answer.status for answer in (first, second, third)] == [202, 202, 202]
+        server.read_until("asked wait")
+        assert server.end(number) == (0 if number == signal.SIGTERM else -number)
+    (slow / "go").touch()
+    with serving(slow, *arguments) as server:
+        begun = server.call("GET", f"{ask}/{first.body['run_id']}").body
+        assert (begun["state"], begun["status"], begun["abort"]["cause"]) == ("done", "aborted", "shutdown")
+        assert begun["followed_by"] is None
+        assert until_done(server, second.body["run_id"])["result"]["text"] == "said second"
+        assert until_done(server, third.body["run_id"])["result"]["text"] == "said third"
+        again = server.call("POST", ask, {"ask": "second", "wait": False}, idempotency_key="k2")
+        assert until_done(server, again.body["run_id"])["result"]["text"] == "said second"
+        again = server.call("POST", ask, {"ask": "wait", "wait": False}, idempotency_key="k1")
+        assert (again.status, again.body["status"]) == (200, "aborted")
+        assert server.end() == 0
+    with serving(slow, *arguments) as server:  # nothing is left to be done
+        assert until_done(server, second.body["run_id"])["result"]["text"] == "said second"
+        assert server.end() == 0
+    assert asked(slow) == ["wait", "second", "third"]
+
+
+def test_a_run_is_let_go_on_for_the_grace_and_its_client_gets_the_answer(slow: Path) -> None:
+    answers: list[Answer] = []
+    with serving(slow, "slow:agent", "--drain-grace", "20") as server:
+
+        def ask() -> None:
+            answers.append(server.call("POST", "/v1/conversations/c/runs", {"ask": "wait"}))
+
+        thread = Thread(target=ask)
+        thread.start()
+        server.read_until("asked wait")
+        server.process.send_signal(signal.SIGTERM)
+        server.read_until("SIGTERM, ending")
+        (slow / "go").touch()
+        assert server.wait() == 0
+        thread.join()
+    assert [(answer.status, answer.body["result"]["text"]) for answer in answers] == [(200, "said wait")]
+
+
+def test_a_second_signal_does_not_wait_for_the_grace(slow: Path) -> None:
+    answers: list[Answer] = []
+    with serving(slow, "slow:agent", "--drain-grace", "1000") as server:
+
+        def ask() -> None:
+            answers.append(server.call("POST", "/v1/conversations/c/runs", {"ask": "wait"}))
+
+        thread = Thread(target=ask)
+        thread.start()
+        server.read_until("asked wait")
+        server.process.send_signal(signal.SIGTERM)
+        server.read_until("SIGTERM, ending")
+        assert server.end(signal.SIGINT) == 0
+        thread.join()
+    assert [(answer.status, answer.body["abort"]["cause"]) for answer in answers] == [(200, "shutdown")]

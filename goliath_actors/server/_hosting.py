@@ -29,9 +29,6 @@ log = logging.getLogger("goliath_actors.server")
 
 Kind: TypeAlias = Literal["run", "steer", "resume", "regenerate"]
 
-# Why an open question is closed by a new ask: a user who writes on has not said yes.
-OVERTAKEN = "the user sent a new message instead"
-
 
 @attrs.frozen
 class Visitor:
@@ -82,7 +79,7 @@ class _Question:
 
     request: ConfirmRequest
     at: float
-    answer: Confirmed = Confirmed(False, "nobody answered")
+    answer: Confirmed = Confirmed(False)  # of one that nobody answers in time
     answered: trio.Event = attrs.Factory(trio.Event)
 
     def data(self) -> dict[str, Any]:
@@ -222,7 +219,17 @@ class Hosting:
         run_id, body = found
         if body != asking.body:
             raise Problem("key-reused", "send a new Idempotency-Key with a new ask, and the same with the same")
-        return self.get(run_id) or run_id, True
+        return await self._followed(asking.key, run_id), True
+
+    async def _followed(self, key: str, run_id: str) -> Hosted | str:
+        """Return the run that an ask has: where a restart asked it again, the later one."""
+        hosted = self.get(run_id)
+        if hosted is not None:
+            return hosted
+        for row in (await self.ledger.read(key)).private.get("ended", ()):
+            if row["run_id"] == run_id and row["followed_by"] is not None and row["result"] is None:
+                return await self._followed(key, row["followed_by"])
+        return run_id
 
     async def _start(self, asking: Asking) -> Hosted:
         hosted = self._accept(asking)
@@ -244,11 +251,6 @@ class Hosting:
         self._adopt(hosted)
         if asking.kind == "steer" and run.ask != asking.text:  # handed to a run that the application itself has asked
             self.nursery.start_soon(self._hear_end, hosted)
-        if asking.kind == "run":
-            for other in self.active(asking.key):
-                if other is not hosted:
-                    for call_id in list(other.questions):
-                        other.answer(call_id, False, OVERTAKEN)
         return hosted
 
     def _adopt(self, hosted: Hosted) -> None:
@@ -330,7 +332,10 @@ class Hosting:
             await hosted.over.wait()
             # The last event is told a step before the run's own end, with no checkpoint between.
             outcome = run_outcome(hosted.run, asking.conversation_id, self.config.shows_errors)
-            if acceptance.error is None:
+            abort = hosted.run.outcome.abort if hosted.run.outcome is not None else None
+            # What had not begun when the server ended stays open on record: the next one asks it again.
+            left = abort is not None and abort.cause == "shutdown" and not acceptance.begun
+            if acceptance.error is None and not left:
                 await self._record_end(hosted, outcome)
             follower = hosted.run.followed_by
             if follower is not None and follower.id not in self._runs:

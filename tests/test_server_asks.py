@@ -1,0 +1,260 @@
+"""Asks over HTTP: once for each idempotency key, refused where there is no room, steered, resumed and answered anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from goliath_actors import Agent, Conductor, ToolLoop, tool
+from goliath_actors.server import ServerConfig, Visitor, ask_client
+from goliath_actors.stores import InMemoryStore
+from goliath_actors.testing import FailingStore, Gate, ScriptedModel, tool_calls
+from goliath_actors.tools import ToolContext
+
+from .web import Web, frames, open_web, read_all
+
+
+def agent(*replies: Any, **more: Any) -> Agent[Any]:
+    return Agent(**{"name": "assistant", "model": ScriptedModel(list(replies)), "loop": ToolLoop(), **more})
+
+
+async def keyed(web: Web, ask: str, key: str, **more: Any) -> Any:
+    return await web.client.post(
+        "/v1/conversations/c/runs", json={"ask": ask, **more}, headers={"idempotency-key": key}
+    )
+
+
+# --- idempotency ----------------------------------------------------------------------------------------------------
+
+
+async def test_the_same_key_and_body_is_the_same_run_once() -> None:
+    own = agent("Once.")
+    async with open_web(own) as web:
+        first = await keyed(web, "Hi.", "k1")
+        again = await keyed(web, "Hi.", "k1")
+        assert again.json() == first.json()
+        assert again.headers["x-run-id"] == first.headers["x-run-id"]
+        assert again.headers["idempotent-replayed"] == "true"
+        assert "idempotent-replayed" not in first.headers
+    assert len(own.model.requests) == 1  # type: ignore[attr-defined]
+
+
+async def test_the_same_key_with_another_body_is_refused() -> None:
+    async with open_web(agent("Once.")) as web:
+        await keyed(web, "Hi.", "k1")
+        for more in ({"ask": "Ho."}, {"ask": "Hi.", "timeout": 5}):
+            response = await keyed(web, **more, key="k1")  # type: ignore[arg-type]
+            assert response.status_code == 422
+            assert response.json()["type"] == "urn:goliath-actors:problem:key-reused"
+
+
+async def test_a_key_means_nothing_in_another_conversation() -> None:
+    async with open_web(agent("One.", "Two.")) as web:
+        for name, text in (("a", "One."), ("b", "Two.")):
+            response = await web.client.post(
+                f"/v1/conversations/{name}/runs", json={"ask": "Hi."}, headers={"idempotency-key": "k1"}
+            )
+            assert response.json()["result"]["text"] == text
+
+
+async def test_two_requests_with_one_key_at_once_are_one_run_and_the_second_does_not_own_it() -> None:
+    gate = Gate()
+    async with open_web(agent(gate.then("Once."))) as web:
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            answers.append(await keyed(web, "Hi.", "k1"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await gate.wait_reached()
+            nursery.start_soon(ask)
+            raw = await web.connect()
+            await raw.send(
+                "POST", "/v1/conversations/c/runs", {"ask": "Hi."},
+                **{"idempotency-key": "k1", "accept": "text/event-stream"},
+            )  # fmt: skip
+            await raw.read_until(b"run-started")
+            await raw.stream.aclose()
+            gate.open()
+    assert [answer.json()["result"]["text"] for answer in answers] == ["Once.", "Once."]
+    assert len({answer.headers["x-run-id"] for answer in answers}) == 1
+
+
+async def test_a_key_finds_its_run_after_a_restart() -> None:
+    store = InMemoryStore()
+    async with open_web(agent("Once."), store=store) as web:
+        first = (await keyed(web, "Hi.", "k1")).json()
+    async with open_web(agent(), store=store) as web:
+        again = await keyed(web, "Hi.", "k1")
+        assert again.status_code == 200
+        assert again.json() == {**first, "result": {**first["result"], "steps": []}}
+        assert (await keyed(web, "Ho.", "k1")).status_code == 422
+        async with web.follow(first["run_id"]) as stream:
+            (last,) = await read_all(stream)
+        assert (last.event, last.data["result"]["text"]) == ("run-finished", "Once.")
+        async with web.follow(first["run_id"], after=last.id) as stream:
+            assert await read_all(stream) == []
+
+
+async def test_an_ask_that_cannot_be_recorded_is_refused_and_does_nothing() -> None:
+    own = agent("never")
+    async with open_web(own, store=FailingStore(InMemoryStore(), {"commit": OSError("disk full")})) as web:
+        response = await web.ask("Hi.")
+        assert response.status_code == 503
+        assert response.json()["type"] == "urn:goliath-actors:problem:store"
+        assert "disk full" not in response.text
+    assert own.model.requests == []  # type: ignore[attr-defined]
+
+
+# --- no room --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_full_mailbox_is_429_and_a_full_runtime_503_with_when_to_come_again() -> None:
+    gate = Gate()
+    config = ServerConfig(mailbox_capacity=1, max_waiting=2, max_running=1, high_water=0.5)
+    async with open_web(agent(gate.then("1"), "2", "3"), config=config) as web:
+        more = {"wait": False, "detach": True}
+        await web.ask("running", "a", **more)
+        await gate.wait_reached()
+        assert (await web.client.get("/readyz")).status_code == 200
+        await web.ask("waits", "a", **more)
+        ready = await web.client.get("/readyz")
+        assert (ready.status_code, ready.json()["reason"]) == (503, "busy")  # before anything is refused
+        full = await web.ask("too many", "a", **more)
+        assert (full.status_code, full.headers["retry-after"]) == (429, "1")
+        assert full.json()["type"] == "urn:goliath-actors:problem:mailbox-full"
+        await web.ask("waits", "b", **more)
+        full = await web.ask("too many", "x", **more)
+        assert (full.status_code, full.headers["retry-after"]) == (503, "2")
+        assert (await web.client.get("/v1/conversations/x")).status_code == 404  # no trace
+        assert (await web.ask("Hi.", "a", when_busy="refuse")).status_code == 409
+        gate.open()
+
+
+# --- questions ------------------------------------------------------------------------------------------------------
+
+
+@tool(writes=True)
+async def save(ctx: ToolContext[Visitor], text: str) -> str:
+    """Save a text."""
+    return f"saved {text} for {ctx.context.principal} in {ctx.conversation_id}"
+
+
+@pytest.mark.parametrize("approve", [True, False])
+async def test_a_question_is_told_answered_and_closed(approve: bool) -> None:
+    own = agent(tool_calls(("save", {"text": "milk"})), "Done.", tools=[save], confirm=ask_client)
+    async with open_web(own) as web, web.stream("save milk") as response:
+        events = frames(response)
+        async for sent in events:
+            if sent.event == "confirmation-open":
+                break
+        assert sent.id is None
+        call_id, run_id = sent.data["call_id"], sent.data["run_id"]
+        assert (sent.data["tool"], sent.data["writes"], sent.data["input"]) == ("save", True, {"text": "milk"})
+        status = (await web.client.get("/v1/conversations/c")).json()
+        assert [(one["run_id"], one["call_id"]) for one in status["confirmations"]] == [(run_id, call_id)]
+        path = f"/v1/conversations/c/runs/{run_id}/confirmations"
+        late = await web.connect()  # whoever comes late is told of it
+        await late.send("GET", f"/v1/conversations/c/runs/{run_id}/events", **{"last-event-id": "1000"})
+        await late.read_until(call_id.encode())
+        await late.stream.aclose()
+        assert (await web.client.post(f"{path}/other", json={"approve": True})).status_code == 404
+        answer = await web.client.post(f"{path}/{call_id}", json={"approve": approve, "reason": "because"})
+        assert answer.status_code == 200
+        assert (await web.client.post(f"{path}/{call_id}", json={"approve": True})).status_code == 404
+        rest = [one async for one in events]
+    closed = next(one for one in rest if one.event == "confirmation-closed")
+    assert (closed.data["approved"], closed.data["reason"]) == (approve, "because")
+    finished = next(one for one in rest if one.event == "tool-finished")
+    assert finished.data["result"] == (
+        "saved milk for local in local/c"
+        if approve
+        else "Declined by the user: because. Do not try it again unless the user asks for it."
+    )
+
+
+async def test_a_question_that_nobody_answers_is_refused_in_the_end() -> None:
+    own = agent(tool_calls(("save", {"text": "milk"})), "Done.", tools=[save], confirm=ask_client)
+    async with open_web(own, config=ServerConfig(confirm_timeout=0.05)) as web:
+        result = (await web.ask("save milk")).json()["result"]
+        assert [step["status"] for step in result["steps"][:1]] == ["skipped"]
+        assert "nobody answered within 0.05 s" in result["steps"][0]["result"]
+
+
+async def test_an_agent_that_confirms_by_itself_may() -> None:
+    own = agent(tool_calls(("save", {"text": "milk"})), "Done.", tools=[save], confirm=lambda request: True)
+    async with open_web(own, config=ServerConfig(confirm="agent")) as web:
+        result = (await web.ask("save milk")).json()["result"]
+        assert result["steps"][0]["status"] == "executed"
+
+
+# --- native tool calling --------------------------------------------------------------------------------------------
+
+
+async def test_a_text_is_handed_to_the_running_run() -> None:
+    gate = Gate()
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        await gate.pass_through()
+        return "seen"
+
+    async with open_web(agent(tool_calls(("look", {})), "Both.", tools=[look])) as web:
+        first = await web.ask("Hi.", wait=False)
+        await gate.wait_reached()
+        steered = await web.client.post("/v1/conversations/c/steer", json={"text": "And this."})
+        assert steered.status_code == 202
+        assert steered.json()["run_id"] == first.json()["run_id"]
+        gate.open()
+        async with web.follow(first.json()["run_id"]) as stream:
+            sent = await read_all(stream)
+    assert [one.data["text"] for one in sent if one.event == "steered"] == ["And this."]
+
+
+async def test_a_text_for_a_conversation_at_rest_is_an_ask() -> None:
+    async with open_web(agent("Hello.")) as web:
+        steered = await web.client.post("/v1/conversations/c/steer", json={"text": "Hi."})
+        async with web.follow(steered.json()["run_id"]) as stream:
+            assert (await read_all(stream))[-1].data["result"]["text"] == "Hello."
+
+
+async def test_a_call_that_waits_is_told_and_taken_up() -> None:
+    @tool
+    async def fetch(ctx: ToolContext[Any]) -> str:
+        """Ask a person."""
+        return f"they said {await ctx.suspend({'question': 'which?'})}"
+
+    store = InMemoryStore()
+    async with open_web(agent(tool_calls(("fetch", {})), tools=[fetch]), store=store) as web:
+        (waiting,) = (await web.ask("Hi.")).json()["result"]["waiting"]
+        assert (waiting["tool"], waiting["kind"], waiting["payload"]) == ("fetch", "question", {"question": "which?"})
+    async with open_web(agent("That one.", tools=[fetch]), store=store) as web:
+        status = (await web.client.get("/v1/conversations/c")).json()
+        assert status["waiting_calls"] == [waiting]
+        body = {"answers": {waiting["call_id"]: "this"}}
+        response = await web.client.post("/v1/conversations/c/resume", json=body)
+        assert response.json()["result"]["text"] == "That one."
+        assert (await web.client.get("/v1/conversations/c")).json()["waiting_calls"] == []
+
+
+async def test_the_last_ask_is_answered_anew() -> None:
+    async with open_web(agent("One.", "Two.")) as web:
+        await web.ask("Hi.")
+        async with web.client.stream(
+            "POST", "/v1/conversations/c/regenerate", headers={"accept": "text/event-stream"}
+        ) as stream:
+            assert (await read_all(stream))[-1].data["result"]["text"] == "Two."
+        entries = (await web.client.get("/v1/conversations/c/history")).json()["entries"]
+        assert [one["text"] for one in entries] == ["Hi.", "Two."]
+
+
+async def test_a_planned_agent_cannot_be_steered_resumed_or_asked_anew_and_says_so() -> None:
+    async with open_web(agent(loop=Conductor())) as web:
+        for door, body in (("steer", {"text": "x"}), ("resume", {"answers": {"x": True}}), ("regenerate", {})):
+            response = await web.client.post(f"/v1/conversations/c/{door}", json=body)
+            assert response.status_code == 409
+            assert "ToolLoop" in response.json()["detail"]
