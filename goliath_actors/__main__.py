@@ -1,7 +1,4 @@
-"""`python -m goliath_actors`, the same as the command `goliath-actors`.
-
-Floor 10.
-"""
+"""`python -m goliath_actors`, the same as the command `goliath-actors`."""
 
 from __future__ import annotations
 

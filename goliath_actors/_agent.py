@@ -1,6 +1,6 @@
 """`Agent`: a frozen definition. It holds no state and can be shared by any number of runtimes.
 
-Floor 4½. Wrong configuration raises here, at once, never in the middle of a run.
+Wrong configuration raises here, at once, never in the middle of a run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the doors of a runtime accept, and the words for what they do not.
 
-Floor 6. Refusing is synchronous and leaves no trace.
+Refusing is synchronous and leaves no trace.
 """
 
 from __future__ import annotations

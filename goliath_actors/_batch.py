@@ -1,6 +1,6 @@
 """The tool calls of one message: read, gated, confirmed, executed side by side, and put into words in call order.
 
-Floor 3½. Every stage passes all calls before the next begins: no tool starts while a gate may still refuse its sibling
+Every stage passes all calls before the next begins: no tool starts while a gate may still refuse its sibling
 (T1). What a model wrote wrongly is a result like any other (T4).
 """
 

@@ -1,6 +1,6 @@
 """What fits: shares of the context window, counting a prompt, choosing the counter.
 
-Floor 2, on top of `tokens`. Used by the request room, the loops and the tool room.
+Used by the request room, the loops and the tool room.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A tool call on its way: its gate, and the question to a person whether it may go ahead.
 
-Floor 3. All rewriting ends here (invariant 10): what leaves the gate is what is confirmed, executed and recorded.
+All rewriting ends here (invariant 10): what leaves the gate is what is confirmed, executed and recorded.
 """
 
 from __future__ import annotations

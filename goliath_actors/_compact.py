@@ -1,6 +1,6 @@
 """Compaction: a range of old turns becomes one summary, or nothing changes (T12).
 
-Floor 4. Asked by the native tool loop when its context passes the threshold, and when a provider says it is too long.
+Asked by the native tool loop when its context passes the threshold, and when a provider says it is too long.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What of a history is sent to a model, in a shape that every provider takes. Pure: messages in, messages out.
 
-Floor 3. Nothing here is stored: the history keeps what was said, and this makes it valid each time it is sent (T2).
+Nothing here is stored: the history keeps what was said, and this makes it valid each time it is sent (T2).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`Conductor`: the loop that plans one step at a time, for small context windows.
 
-Floor 4. Read top to bottom it is one run: recall, route, plan, tool, …, answer or escalation, remembering.
+Read top to bottom it is one run: recall, route, plan, tool, …, answer or escalation, remembering.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a store has to do, as checks that any store can be put through; `testing` hands them on to users.
 
-Floor 2, side door. Plain functions on the public contract: each opens the store on its own and works on keys of its
+Plain functions on the public contract: each opens the store on its own and works on keys of its
 own, so that all of them may share one database.
 """
 

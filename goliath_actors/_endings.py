@@ -1,6 +1,6 @@
 """The ways a planned run comes to its end: an answer, a hand-over, the best that can be said, or nothing and a reason.
 
-Floor 3½, on top. Used by the Conductor.
+Used by the Conductor.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The way into a run: `before_run`, asked of an ask, of an episode that is taken up, and of a text that is handed in.
 
-Floor 3. Used by what begins a run and by the loop that takes texts while it goes.
+Used by what begins a run and by the loop that takes texts while it goes.
 """
 
 from __future__ import annotations

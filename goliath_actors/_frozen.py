@@ -1,6 +1,6 @@
 """Read-only JSON data that still compares, prints and serialises like plain `dict` and `list`.
 
-Floor 0. Values that many hooks share (a step's input, an event's input) hold these, so nobody needs a copy to be safe
+Values that many hooks share (a step's input, an event's input) hold these, so nobody needs a copy to be safe
 from a neighbour. `thaw` makes the plain, writable copy.
 """
 

@@ -1,6 +1,6 @@
 """One generation: a single call of one model between its two events, its text sent through the transforms.
 
-Floor 3. Used by the request room, which makes the attempts.
+Used by the request room, which makes the attempts.
 """
 
 from __future__ import annotations

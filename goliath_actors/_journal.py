@@ -1,6 +1,6 @@
 """The journal of one run: its events, steps, usage, diagnostics, phase, and whose fault an error is.
 
-Floor 2. Every room of a run writes here; nobody above is known here. Subscribers read at their own pace: the log is
+Every room of a run writes here; nobody above is known here. Subscribers read at their own pace: the log is
 kept once, text deltas are merged as they are appended, and a reader's position can lie inside a merged one.
 """
 

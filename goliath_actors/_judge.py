@@ -1,7 +1,4 @@
-"""The planned loop's rules for not going round in circles. Pure: steps in, a verdict out.
-
-Floor 3½, above the tool room and below the roles.
-"""
+"""The planned loop's rules for not going round in circles. Pure: steps in, a verdict out."""
 
 from __future__ import annotations
 

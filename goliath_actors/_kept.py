@@ -1,6 +1,6 @@
 """What is kept of a run beside its memory: writes whose run did not end well, and the mark of a run in progress (S7).
 
-Floor 3. Everything that a conversation writes goes through `commit`, which applies itself a second time, onto what is
+Everything that a conversation writes goes through `commit`, which applies itself a second time, onto what is
 there now, if somebody else has written meanwhile.
 """
 

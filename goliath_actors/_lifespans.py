@@ -1,6 +1,6 @@
 """Resources that live as long as a runtime: its store, its models' connections, then its extensions' lifespans.
 
-Floor 7. Each is entered and left in a task of its own, so that leaving can be shielded without a scope that would
+Each is entered and left in a task of its own, so that leaving can be shielded without a scope that would
 outlive the resource's own scopes.
 """
 

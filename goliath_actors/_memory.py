@@ -1,6 +1,6 @@
 """Recall and remembering of a planned conversation.
 
-Floor 3½. The record is loaded once a run, and what it says is saved in one commit when the answer is out (C10).
+The record is loaded once a run, and what it says is saved in one commit when the answer is out (C10).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One run of the native tool loop: the ask, then steps of a message and its tools, until there is an answer.
 
-Floor 4, under the loop. Read top to bottom it is the life of one run; whichever way it ends, its history can be closed.
+Read top to bottom it is the life of one run; whichever way it ends, its history can be closed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The planned loop's prompts, by role, and the trimming that keeps them inside a small window.
 
-Floor 3. Pure: values in, messages out. Written for small models: short sentences, one thing asked for, the ask last.
+Pure: values in, messages out. Written for small models: short sentences, one thing asked for, the ask last.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What can go wrong on a provider's side, in words and by kind; and counting tokens, which fails in the same way.
 
-Floor 3. Used by everything that has to do with a model call.
+Used by everything that has to do with a model call.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What hooks are asked and may answer: questions, verdicts and patches.
 
-Floor 1½, above tools and below the table in `hooks.py`, which exports all of these.
+`hooks.py` exports all of these.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One model request, for both loops: messages, budget, hooks, attempts.
 
-Floor 3. What can go wrong on the provider's side comes back as a value (`Failure`), so that a loop decides what it
+What can go wrong on the provider's side comes back as a value (`Failure`), so that a loop decides what it
 means; what an extension or an application did wrong is raised as it is.
 """
 

@@ -1,6 +1,6 @@
 """The planned loop's model calls: planner, worker, answer. Each says what was wrong with a reply, and none decides.
 
-Floor 3½. What the provider's side cannot do ends the loop as `Escalated`; a reply that is no good is a `Malformed`.
+What the provider's side cannot do ends the loop as `Escalated`; a reply that is no good is a `Malformed`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which extension of an agent implements which row of the hook table, read once per agent.
-
-Floor 1½, above the table and below the panel.
-"""
+"""Which extension of an agent implements which row of the hook table, read once per agent."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What one run does, from ask to answer: before_run, recall, a loop, remembering.
 
-Floor 5. Configuration stops here: rooms below get the pieces they use (`Work`), never the whole agent.
+Configuration stops here: rooms below get the pieces they use (`Work`), never the whole agent.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """When a conversation stops asking a device that keeps failing (C7).
 
-Floor 3. The counter is in the conversation's record; the time of the last probe only in memory.
+The counter is in the conversation's record; the time of the last probe only in memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A reply as it arrives: assembling it, replaying one, and what of its text is already out.
 
-Floor 3. Used by the room that makes one generation.
+Used by the room that makes one generation.
 """
 
 from __future__ import annotations

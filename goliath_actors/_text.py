@@ -1,6 +1,6 @@
 """Texts that must fit: estimating tokens, clipping at grapheme boundaries, summarising tool results.
 
-Floor 0, on top of `_json`. Nothing here looks at a text one character at a time in Python, so half a megabyte of
+Nothing here looks at a text one character at a time in Python, so half a megabyte of
 anything takes milliseconds.
 """
 

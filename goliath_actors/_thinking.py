@@ -1,6 +1,6 @@
 """One thought of the native tool loop: its context, the model's reply, and what the hooks make of it.
 
-Floor 4½. Gives a message that may stand, or an answer in its place; acting on either is the loop's.
+Gives a message that may stand, or an answer in its place; acting on either is the loop's.
 """
 
 from __future__ import annotations

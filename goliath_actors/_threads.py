@@ -1,6 +1,6 @@
 """Worker threads for plain functions, bounded for the runtime and for each conversation (R16).
 
-Floor 2. A thread cannot be interrupted: when its run is cancelled it is abandoned, keeps its places until it really
+A thread cannot be interrupted: when its run is cancelled it is abandoned, keeps its places until it really
 ends, and its late result is dropped.
 """
 

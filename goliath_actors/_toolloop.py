@@ -1,6 +1,6 @@
 """`ToolLoop`: native tool calling on a transcript, for large context windows.
 
-Floor 4. The configuration, and what stands around a run: it is driven to its end, and its history is closed.
+The configuration, and what stands around a run: it is driven to its end, and its history is closed.
 """
 
 from __future__ import annotations

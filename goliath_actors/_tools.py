@@ -1,6 +1,6 @@
 """One tool call from the gate to the text that the model is told: record, execution, words, end.
 
-Floor 3. Every way to a tool goes through here: both loops and `invoke_tool` (H12). The stages are separate so that a
+Every way to a tool goes through here: both loops and `invoke_tool` (H12). The stages are separate so that a
 loop can pass several calls through one stage before the next; `run_call` is all of them for a single call.
 """
 

@@ -1,6 +1,6 @@
 """A native conversation's history: loaded once a run, appended to as it goes, and closed whatever happens (T2).
 
-Floor 3½. Every stored call gets exactly one stored result: from its round, from the run's own end, or, after a crash,
+Every stored call gets exactly one stored result: from its round, from the run's own end, or, after a crash,
 when the conversation is loaded again.
 """
 

@@ -1,6 +1,6 @@
 """Calls that wait for a person, as they are kept in a record between two runs (T8).
 
-Floor 3. Plain data in and out: a process may end in between.
+Plain data in and out: a process may end in between.
 """
 
 from __future__ import annotations

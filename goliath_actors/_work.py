@@ -1,6 +1,6 @@
 """The pieces of one run, as the loops and rooms get them: never the whole agent, never anything above.
 
-Floor 2, on top. `execute_run` makes a `Work`; a loop drives it to an `Ending`.
+`execute_run` makes a `Work`; a loop drives it to an `Ending`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What an application may bring: models, stores, token counters.
 
-Floor 1. Adapters (`models/`, `stores/`) and the fakes in `testing.py` are built on these contracts only.
+Adapters (`models/`, `stores/`) and the fakes in `testing.py` are built on these contracts only.
 """
 
 from __future__ import annotations

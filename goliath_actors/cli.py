@@ -1,6 +1,6 @@
 """The command `goliath-actors`: `serve`, `chat`, `demo`, `tools`, `hooks` and `token`.
 
-Floor 10. Uses only the public API; what a command needs is imported when that command runs.
+Uses only the public API; what a command needs is imported when that command runs.
 """
 
 from __future__ import annotations

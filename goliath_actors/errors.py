@@ -1,6 +1,6 @@
 """Every exception of the library, each with its blame: who has to act on it.
 
-Floor 0. Application errors are never wrapped in these: they reach the caller as the same object.
+Application errors are never wrapped in these: they reach the caller as the same object.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Evaluation: asks with what must come of them, run several times, and a report.
 
-Floor 9. Uses the front door alone to run asks, as an application would; nothing in the library uses it.
+Uses the front door alone to run asks, as an application would; nothing in the library uses it.
 """
 
 # Why each attempt has a runtime of its own: a conversation remembers, a model may be degraded for a session, an

@@ -1,7 +1,7 @@
 """What a run tells while it goes. The grammar is `RunQueued`, `RunStarted`, …, `RunFinished`; `testing.check_events`
 holds it.
 
-Floor 1. Every event has `run_id`, `conversation_id`, `seq` (1, 2, 3 … within the run), `at` (seconds since the
+Every event has `run_id`, `conversation_id`, `seq` (1, 2, 3 … within the run), `at` (seconds since the
 epoch) and a `kind`, which is its name on the wire. Durations are on trio's clock.
 """
 

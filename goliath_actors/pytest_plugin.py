@@ -1,6 +1,6 @@
 """pytest fixtures: a runtime on a mock clock. Loaded by pytest through its entry point; needs `pytest-trio`.
 
-Floor 10. Uses only the public API.
+Uses only the public API.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fakes that ship to users: scripted models, gates, a journal of hooks, failing stores, and a checker of events.
 
-Floor 2, side door. Built on the public contracts only.
+Built on the public contracts only.
 """
 
 from __future__ import annotations

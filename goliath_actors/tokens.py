@@ -1,6 +1,6 @@
 """Token counters: the estimate, and tiktoken with a vocabulary that is already on disk.
 
-Floor 2, below `_budget`. Nothing here ever opens a connection: tiktoken's own loader does, so it is not used.
+Nothing here ever opens a connection: tiktoken's own loader does, so it is not used.
 """
 
 from __future__ import annotations

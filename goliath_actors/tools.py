@@ -1,6 +1,6 @@
 """Tools: what a model may ask for, and what a person may be asked about.
 
-Floor 1½. `@tool` makes a `Tool` from a function; `Tool(...)` by hand takes a JSON schema.
+`@tool` makes a `Tool` from a function; `Tool(...)` by hand takes a JSON schema.
 """
 
 from __future__ import annotations

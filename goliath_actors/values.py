@@ -1,6 +1,6 @@
 """The frozen words of the domain. They cross rooms; nothing in them can be changed.
 
-Floor 0. Mappings inside values are read-only (`_frozen.freeze`), so a value can be shared by every hook and observer.
+Mappings inside values are read-only (`_frozen.freeze`), so a value can be shared by every hook and observer.
 """
 
 from __future__ import annotations

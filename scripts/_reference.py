@@ -392,7 +392,7 @@ def events_page() -> str:
     parts = [
         NOTE,
         "# Events",
-        markdown(events.__doc__.partition("\n\nFloor")[0] if events.__doc__ else ""),
+        markdown(events.__doc__.partition("\n\n")[0] if events.__doc__ else ""),
         "All of them are in the module `goliath_actors.events`: `from goliath_actors.events import TextDelta`. "
         "`run.events()` and `on_event` give every event of a run; `result.trace` has them all but each `TextDelta`, "
         "whose texts together are in `Answer`.",

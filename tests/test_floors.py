@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,13 @@ def test_a_room_imports_only_from_floors_below_its_own(path: Path) -> None:
     for other in imports(path):
         same_room = other == here  # a room may be a folder
         assert same_room or FLOOR[other] < FLOOR[here], f"{here} (floor {FLOOR[here]}) imports {other}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_floors_are_numbered_in_one_place(path: Path) -> None:
+    """The table above is printed with its numbers in docs/design.md; a number in a docstring would soon be another."""
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    assert not re.search(r"^Floor \d", docstring, re.MULTILINE)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

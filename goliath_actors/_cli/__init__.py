@@ -1,4 +1,4 @@
 """The rooms of the command line. `goliath_actors.cli` opens them; each imports what is heavy only when it is used.
 
-Floor 10. Built on the public API only.
+Built on the public API only.
 """

@@ -1,7 +1,4 @@
-"""The agent that `chat` talks to when none is named: a few harmless tools that read, write and ask.
-
-Floor 10.
-"""
+"""The agent that `chat` talks to when none is named: a few harmless tools that read, write and ask."""
 
 from __future__ import annotations
 

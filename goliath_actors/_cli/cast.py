@@ -1,6 +1,6 @@
 """Who plays in the guided tour: agents with scripted models, their tools, their extensions.
 
-Floor 10. Used by scenes, tour.
+Used by scenes, tour.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A conversation in the terminal, or one ask for each line of standard input.
 
-Floor 10. The session owns no thread and no signal: lines come out of a channel and Ctrl-C is a call, so that tests
+The session owns no thread and no signal: lines come out of a channel and Ctrl-C is a call, so that tests
 can be both.
 """
 

@@ -1,6 +1,6 @@
 """Which model the command line talks to, and why that one.
 
-Floor 10. What is heavy (an HTTP client, a model server) is imported by the branch that needs it.
+What is heavy (an HTTP client, a model server) is imported by the branch that needs it.
 """
 
 from __future__ import annotations

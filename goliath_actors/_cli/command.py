@@ -1,6 +1,6 @@
 """One command from its arguments to its exit code.
 
-Floor 10. Opens what a command needs, closes it again, and turns every error into one line.
+Opens what a command needs, closes it again, and turns every error into one line.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a line that begins with a slash does in a chat.
 
-Floor 10. Uses view, listings; used by chat.
+Uses view, listings; used by chat.
 """
 
 from __future__ import annotations

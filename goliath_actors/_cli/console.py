@@ -1,6 +1,6 @@
 """Asking at a prompt: plainly, or with a line that can be edited where there is a terminal for it.
 
-Floor 10. Uses editor, keyboard, screen. While a prompt stands, keys come one by one and are drawn here; while a run
+Uses editor, keyboard, screen. While a prompt stands, keys come one by one and are drawn here; while a run
 goes on the terminal reads and echoes whole lines itself, so that typing then needs nothing of this program.
 """
 

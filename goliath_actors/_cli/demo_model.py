@@ -1,6 +1,6 @@
 """A model that is no language model: fixed rules that plan, fill in arguments and answer, the same every time.
 
-Floor 10. It needs no network and says in every answer what it is. It reads the same prompts as a real model, so that
+It needs no network and says in every answer what it is. It reads the same prompts as a real model, so that
 all of a run goes its usual way.
 """
 

@@ -1,6 +1,6 @@
 """A line that is typed: keys in, lines and what to draw out.
 
-Floor 10. Pure: knows no terminal. Used by console.
+Pure: knows no terminal. Used by console.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Lines from standard input, and Ctrl-C, without ever standing in the way of the event loop.
 
-Floor 10. The reading happens in a thread, since a terminal, a pipe and a file have no waiting in common; on leaving,
+The reading happens in a thread, since a terminal, a pipe and a file have no waiting in common; on leaving,
 a thread that still waits for a key is abandoned.
 """
 

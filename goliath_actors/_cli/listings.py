@@ -1,6 +1,6 @@
 """Tools and hooks as lists for people, and as JSON.
 
-Floor 10. The hooks come out of the hook table itself.
+The hooks come out of the hook table itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`module:agent` to an Agent, with a clear word about whatever is wrong with it.
-
-Floor 10.
-"""
+"""`module:agent` to an Agent, with a clear word about whatever is wrong with it."""
 
 from __future__ import annotations
 

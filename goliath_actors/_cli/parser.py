@@ -1,7 +1,4 @@
-"""The arguments. Light on purpose: `--help` and `--version` import nothing beyond this room.
-
-Floor 10.
-"""
+"""The arguments. Light on purpose: `--help` and `--version` import nothing beyond this room."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The scenes of the guided tour. Each says what it shows, plays it, and returns whether it held.
 
-Floor 10. Uses cast, view, screen; used by tour.
+Uses cast, view, screen; used by tour.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the command line writes: plain lines, coloured and cut to the width where a terminal shows them.
 
-Floor 10. Knows nothing of agents and runs.
+Knows nothing of agents and runs.
 """
 
 from __future__ import annotations

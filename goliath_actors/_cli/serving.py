@@ -1,6 +1,6 @@
 """`serve`: agents behind HTTP, with a page, until a signal; and `token`, which makes what its clients need.
 
-Floor 10. The server is imported when it is needed, since it needs an extra.
+The server is imported when it is needed, since it needs an extra.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The guided tour: what a runtime promises, shown and checked scene by scene, with a scripted model.
 
-Floor 10. In this process, without network. Uses scenes.
+In this process, without network. Uses scenes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Errors as one clear line with what to do next, and the exit codes.
-
-Floor 10.
-"""
+"""Errors as one clear line with what to do next, and the exit codes."""
 
 from __future__ import annotations
 

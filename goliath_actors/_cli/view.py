@@ -1,6 +1,6 @@
 """A run on the screen: its steps as they happen, one dim line each, and its answer in full.
 
-Floor 10. Called inline with every event, so that what is shown stands in the order in which it happened.
+Called inline with every event, so that what is shown stands in the order in which it happened.
 """
 
 from __future__ import annotations

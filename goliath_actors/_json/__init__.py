@@ -1,6 +1,6 @@
 """JSON in and out: a canonical form, plain data of anything, and parsing what a model wrote.
 
-Floor 0. One room in a folder. Strict throughout: NaN, infinities and halves of surrogate pairs are no JSON, and nothing
+One room in a folder. Strict throughout: NaN, infinities and halves of surrogate pairs are no JSON, and nothing
 here ever completes or guesses a value.
 """
 

@@ -1,6 +1,6 @@
 """From Python types and functions to JSON schemas, and from a model's JSON to typed values.
 
-Floor 1. One room in a folder: readers of types, parameters of functions, schemas from elsewhere, structured answers.
+One room in a folder: readers of types, parameters of functions, schemas from elsewhere, structured answers.
 """
 
 from ._by_hand import is_async, object_schema, parsed_by, takes_nothing, takes_second

@@ -1,6 +1,6 @@
 """attrs classes that convert: msgspec sets fields directly and runs no converters, so these classes are called instead.
 
-Floor 1, below the readers. Each such class has a stand-in that msgspec takes for a foreign type and hands back to us.
+Each such class has a stand-in that msgspec takes for a foreign type and hands back to us.
 """
 
 from __future__ import annotations

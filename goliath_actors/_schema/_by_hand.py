@@ -1,7 +1,4 @@
-"""Tools made by hand: a JSON schema and a function of the whole input.
-
-Floor 1.
-"""
+"""Tools made by hand: a JSON schema and a function of the whole input."""
 
 from __future__ import annotations
 

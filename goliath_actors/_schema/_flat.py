@@ -1,7 +1,4 @@
-"""JSON schemas without references where possible: many servers and small models do badly with them.
-
-Floor 1, at the bottom of the room.
-"""
+"""JSON schemas without references where possible: many servers and small models do badly with them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""From a function to the JSON object that its parameters are.
-
-Floor 1.
-"""
+"""From a function to the JSON object that its parameters are."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Structured answers: what `Agent(output=...)` is given.
-
-Floor 1.
-"""
+"""Structured answers: what `Agent(output=...)` is given."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a check says: data that fits, or every problem with its place.
-
-Floor 1, at the bottom of the room.
-"""
+"""What a check says: data that fits, or every problem with its place."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""JSON schemas from elsewhere, checked with jsonschema.
-
-Floor 1.
-"""
+"""JSON schemas from elsewhere, checked with jsonschema."""
 
 from __future__ import annotations
 

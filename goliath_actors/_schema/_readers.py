@@ -1,6 +1,6 @@
 """Readers: from a type to its JSON schema, and from plain JSON data to its values.
 
-Floor 1. msgspec reads attrs classes, dataclasses, structs, typed dicts, enums and literals; what only pydantic
+msgspec reads attrs classes, dataclasses, structs, typed dicts, enums and literals; what only pydantic
 understands is given to pydantic, which is never imported otherwise.
 """
 

@@ -1,7 +1,4 @@
-"""Reading a function: its parameters with evaluated annotations, and what its docstring says of them.
-
-Floor 1.
-"""
+"""Reading a function: its parameters with evaluated annotations, and what its docstring says of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Virtual files for conversations: places to keep them, and tools with which a model reads and changes them.
 
-Floor 2, side door, built on public contracts only. Nothing here touches the file system of the machine, except for the
+Nothing here touches the file system of the machine, except for the
 one database file of `SqliteFiles`.
 """
 

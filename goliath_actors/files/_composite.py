@@ -1,7 +1,4 @@
-"""Several places for files as one.
-
-Floor 2, side door.
-"""
+"""Several places for files as one."""
 
 from __future__ import annotations
 

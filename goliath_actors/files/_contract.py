@@ -1,7 +1,4 @@
-"""What a place for files has to do, and what it hands out.
-
-Floor 2, side door.
-"""
+"""What a place for files has to do, and what it hands out."""
 
 from __future__ import annotations
 

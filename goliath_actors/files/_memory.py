@@ -1,7 +1,4 @@
-"""Files in memory: some that can be changed, and some that cannot.
-
-Floor 2, side door.
-"""
+"""Files in memory: some that can be changed, and some that cannot."""
 
 from __future__ import annotations
 

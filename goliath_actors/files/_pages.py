@@ -1,6 +1,6 @@
 """Pages of results that fit a budget in tokens, and the cursors between them.
 
-Floor 2, side door. A cursor is an offset and a digest of everything that it belongs to: short, since a small model has
+A cursor is an offset and a digest of everything that it belongs to: short, since a small model has
 to copy it, and worthless for another file, revision or query. It is no secret; what it leads to is checked again.
 """
 

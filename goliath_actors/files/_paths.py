@@ -1,7 +1,4 @@
-"""Paths of virtual files, and patterns for them.
-
-Floor 2, side door.
-"""
+"""Paths of virtual files, and patterns for them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Files in one SQLite file.
 
-Floor 2, side door. Each operation has a connection and a worker thread of its own, so there is nothing to close.
+Each operation has a connection and a worker thread of its own, so there is nothing to close.
 """
 
 from __future__ import annotations

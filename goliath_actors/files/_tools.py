@@ -1,7 +1,4 @@
-"""The tools with which a model looks at files and changes them.
-
-Floor 2, side door.
-"""
+"""The tools with which a model looks at files and changes them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Adapters for model providers over HTTP: `OpenAIChat` and `AnthropicMessages`, and `HttpFallback` for a second brain
 behind an address. `Fallbacks` makes one model of several, and `Limited` keeps a model's limits.
 
-Floor 2, side door. Built on the public contracts only.
+Built on the public contracts only.
 """
 
 from .anthropic import AnthropicMessages

@@ -1,6 +1,6 @@
 """Tool calls out of pieces: which piece belongs to which call, with ids that are all different.
 
-Floor 2, side door. Uses _wire; used by _reply. The dialect ties pieces together by an index, and servers leave it
+Uses _wire; used by _reply. The dialect ties pieces together by an index, and servers leave it
 out, repeat it, send ids late, twice or never, and send names in every piece. The call's own slot is its identity here;
 an id of the provider's is only a label.
 """

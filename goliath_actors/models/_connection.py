@@ -1,6 +1,6 @@
 """One connection to a provider: connecting, TLS, and a trio stream in the shape that the client library wants.
 
-Floor 2, side door. Uses _http; used by _pool.
+Uses _http; used by _pool.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What went wrong at a provider, as one of our typed errors.
 
-Floor 2, side door. Uses _http; used by _reply, openai_chat. The order of trust: the HTTP status, then the provider's
+Uses _http; used by _reply, openai_chat. The order of trust: the HTTP status, then the provider's
 own code, then, for prompts that are too long only, the words of its message. A message of ours is never empty, has no
 markup, no key, and at most 300 characters.
 """

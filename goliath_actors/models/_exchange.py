@@ -1,6 +1,6 @@
 """What every adapter over HTTP does alike: check its configuration, send one request, open its reply.
 
-Floor 2, side door. Uses _pool, _incoming, _errors; used by openai_chat and anthropic.
+Uses _pool, _incoming, _errors; used by openai_chat and anthropic.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The one seam to the HTTP client library: nothing else in the project imports it.
 
-Floor 2, side door. The client is `httpx2`, the maintained continuation of httpx with the same interface, and
+The client is `httpx2`, the maintained continuation of httpx with the same interface, and
 `httpcore2`, its own lower half (a dependency of `httpx2` at the same version), for the HTTP/1.1 connection class.
 """
 

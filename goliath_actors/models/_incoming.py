@@ -1,6 +1,6 @@
 """One response as it comes in: bytes awaited under the right time-out, and handed on as model events.
 
-Floor 2, side door. Uses _pool, _sse, _errors; used by the adapters. What bytes mean is the decoder's: one a dialect.
+Uses _pool, _sse, _errors; used by the adapters. What bytes mean is the decoder's: one a dialect.
 
 Why this is an object and no async generator: a time-out is a cancel scope, and none may be held while the consumer has
 an event. Each wait has a scope of its own instead, and what is left of the time is kept between them.

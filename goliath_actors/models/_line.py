@@ -1,6 +1,6 @@
 """Who may begin, and when: one queue in front of a provider's limits.
 
-Floor 2, side door. Uses nothing of ours; used by limited. Nobody is served by a task of the room's: whoever stands at
+Uses nothing of ours; used by limited. Nobody is served by a task of the room's: whoever stands at
 the head of the queue sleeps until its turn has come and takes it itself, so that a cancelled one can neither lose what
 it was given nor leave anything behind.
 """

@@ -1,6 +1,6 @@
 """What a reply in the messages dialect says: decoded frames in, model events out, and a verdict at the end.
 
-Floor 2, side door. Uses _sse, _calls, _errors, _reply; used by anthropic. A reply is a list of blocks, streamed one
+Uses _sse, _calls, _errors, _reply; used by anthropic. A reply is a list of blocks, streamed one
 behind the other: text, calls, and kinds that are no answer (thinking). It is complete when a stop reason or
 `message_stop` has come; without either it was cut off.
 """

@@ -1,6 +1,6 @@
 """A request in the messages dialect: what is sent, as plain JSON data.
 
-Floor 2, side door. Uses _wire; used by anthropic. The dialect has no system message and no tool message: instructions
+Uses _wire; used by anthropic. The dialect has no system message and no tool message: instructions
 stand beside the conversation, and a tool's result is something that the user says. Turns alternate, every call is
 answered in the turn behind it, and no text is blank; a request that departs from this is refused as a whole.
 """

@@ -1,6 +1,6 @@
 """Models around other models: what both kinds need to hand a reply through without owning it.
 
-Floor 2, side door. Used by fallbacks and limited.
+Used by fallbacks and limited.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Connections to one provider: a stack of idle ones per origin, at the same cost whatever is in flight.
 
-Floor 2, side door. Uses _connection; used by openai_chat and http_fallback.
+Uses _connection; used by openai_chat and http_fallback.
 
 Why not the client library's own pool: it walks all its connections at every request, so a thousand conversations
 spend most of their time in it. Here a request pops the connection that was used last and pushes it back afterwards;

@@ -1,6 +1,6 @@
 """What a reply says: decoded frames in, model events out, and a verdict at the end.
 
-Floor 2, side door. Uses _sse, _calls, _errors; used by openai_chat. Nothing in a frame is guaranteed to be there, and
+Uses _sse, _calls, _errors; used by openai_chat. Nothing in a frame is guaranteed to be there, and
 nothing here waits or knows about connections. A reply is complete when a finish reason or the end marker has come;
 without either it was cut off.
 """

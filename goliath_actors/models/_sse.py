@@ -1,6 +1,6 @@
 """Cutting a reply's bytes into frames: server-sent events, lines of JSON, or one whole body.
 
-Floor 2, side door. Uses nothing of ours; used by _reply. Written after the event stream section of the WHATWG HTML
+Uses nothing of ours; used by _reply. Written after the event stream section of the WHATWG HTML
 standard. No parser here knows what a frame means, and none waits: bytes in, finished frames out, however the network
 has cut them. Lines are found in bytes and decoded whole, so a character split over two chunks stays one character,
 and U+2028 or U+0085 inside a line does not end it.

@@ -1,6 +1,6 @@
 """A request in the chat-completions dialect: what is sent, as plain JSON data.
 
-Floor 2, side door. Uses the public contracts only; used by openai_chat.
+Uses the public contracts only; used by openai_chat.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A model behind the messages interface: Anthropic's, and servers and proxies that speak it.
 
-Floor 2, side door. Uses the other modules of this package. One request is one attempt: nothing here retries (T11).
+Uses the other modules of this package. One request is one attempt: nothing here retries (T11).
 """
 
 from __future__ import annotations

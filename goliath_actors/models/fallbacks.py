@@ -1,6 +1,6 @@
 """Several models as one: the first that can answers, and one that has failed is left alone for a while.
 
-Floor 2, side door. Uses _passing. What is asked here is one round: each model at most once. Rounds are repeated by the
+Uses _passing. What is asked here is one round: each model at most once. Rounds are repeated by the
 request room like any attempt (T11), so the `retries` of the models inside count for nothing.
 """
 

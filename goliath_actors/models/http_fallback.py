@@ -1,6 +1,6 @@
 """A second brain behind an address: gets the ask and the step log as JSON, answers with a text.
 
-Floor 2, side door. Uses _pool and the public contracts only.
+Uses _pool and the public contracts only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A model behind limits of one's own: requests in flight, requests and tokens per minute.
 
-Floor 2, side door. Uses _line, _passing. Providers count an account, not a conversation, so the limits are shared by
+Uses _line, _passing. Providers count an account, not a conversation, so the limits are shared by
 whoever holds the object; and they are kept before a request is sent, because a refused one costs a turn, too.
 """
 

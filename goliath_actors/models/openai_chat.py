@@ -1,6 +1,6 @@
 """A model behind the chat-completions dialect: OpenAI, llama.cpp, Ollama, vLLM, LM Studio, and proxies for others.
 
-Floor 2, side door. Uses the other modules of this package. One request is one attempt: nothing here retries, since
+Uses the other modules of this package. One request is one attempt: nothing here retries, since
 only the request room knows whether anything was released already (T11).
 """
 

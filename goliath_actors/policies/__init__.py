@@ -1,6 +1,6 @@
 """Ready-made extensions, built on the public hooks only. They work under both loops.
 
-Floor 2, side door. What outlives a run lives on the extension object, by key, and is forgotten when it no
+What outlives a run lives on the extension object, by key, and is forgotten when it no
 longer counts.
 """
 

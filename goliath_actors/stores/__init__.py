@@ -1,6 +1,6 @@
 """Where conversations live between runs.
 
-Floor 2, side door. `InMemoryStore` is the default; `SqliteStore` keeps conversations in one file; `PostgresStore`
+`InMemoryStore` is the default; `SqliteStore` keeps conversations in one file; `PostgresStore`
 (extra `postgres`) in a database that many processes share. A store of your own implements `goliath_actors.abc.Store`
 and is checked by `goliath_actors.testing.store_conformance`.
 """

@@ -1,7 +1,4 @@
-"""Checks of what a store keeps and how it is read: records, entries, pages, keys.
-
-Floor 2, side door.
-"""
+"""Checks of what a store keeps and how it is read: records, entries, pages, keys."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checks of who may write and when: versions, leases, cancellation, and a second life on disk.
-
-Floor 2, side door.
-"""
+"""Checks of who may write and when: versions, leases, cancellation, and a second life on disk."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How a conversation is written down: JSON texts for memory, metadata and entries, the same in every store.
 
-Floor 2, under the stores. The shapes on disk are structs of their own, so that the frozen words of the domain can grow
+The shapes on disk are structs of their own, so that the frozen words of the domain can grow
 without a migration: unknown fields are ignored, missing ones get their default, defaults are not written. A step's raw
 `output` has no place in them: it lives only as long as its run.
 """

@@ -1,6 +1,6 @@
 """Group commit: whatever waits to be written goes to disk together, in one transaction.
 
-Floor 2, under `sqlite`. A thread works only while there is something to write; between bursts it belongs to trio's
+A thread works only while there is something to write; between bursts it belongs to trio's
 cache of threads, so an idle store holds neither a thread nor a task and can be used from one `trio.run` after another.
 """
 

@@ -1,6 +1,6 @@
 """Connections of a `PostgresStore`: where to, how they are opened, and what is said when one fails.
 
-Floor 2, under `postgres`. A password is in no repr and no error.
+A password is in no repr and no error.
 """
 
 from __future__ import annotations

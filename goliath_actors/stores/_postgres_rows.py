@@ -1,6 +1,6 @@
 """How a `PostgresStore` reads: records, entries and keys, as functions of a connection.
 
-Floor 2, under `postgres`. They run in worker threads and change nothing.
+They run in worker threads and change nothing.
 """
 
 from __future__ import annotations

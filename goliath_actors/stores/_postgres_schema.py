@@ -1,6 +1,6 @@
 """The tables and functions of a `PostgresStore`, and how they get into a database.
 
-Floor 2, under `postgres`. One statement of ours is one call of one function: what has to be decided with the rows
+One statement of ours is one call of one function: what has to be decided with the rows
 locked is decided where they are, so that many changes travel together and none needs a savepoint.
 """
 

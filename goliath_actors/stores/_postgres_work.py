@@ -1,6 +1,6 @@
 """What a `PostgresStore` asks of the database: one statement each, and how its one row is read.
 
-Floor 2, under `postgres`. Pure: nothing here touches a connection.
+Pure: nothing here touches a connection.
 """
 
 from __future__ import annotations

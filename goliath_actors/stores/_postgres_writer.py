@@ -1,6 +1,6 @@
 """Group commit over the network: whatever waits to be written travels in one pipeline and commits in one transaction.
 
-Floor 2, under `postgres`. A thread works only while there is something to write; between bursts it belongs to trio's
+A thread works only while there is something to write; between bursts it belongs to trio's
 cache of threads, so an idle store holds a connection and no thread.
 """
 

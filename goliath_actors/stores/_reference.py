@@ -1,6 +1,6 @@
 """A store as plain as can be, and programs to run on it and on a real one side by side.
 
-Floor 2, for the conformance suite and for property tests. The reference keeps values in lists and dicts, and looks
+For the conformance suite and for property tests. The reference keeps values in lists and dicts, and looks
 through all of them each time: slow, and short enough to be read as the meaning of `abc.Store`.
 """
 

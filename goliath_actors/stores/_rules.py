@@ -1,6 +1,6 @@
 """What both stores decide alike: which positions make a page, who may commit, who gets a lease.
 
-Floor 2, under the stores. Pure functions over numbers and values; the stores bring the state and keep it.
+Pure functions over numbers and values; the stores bring the state and keep it.
 """
 
 from __future__ import annotations

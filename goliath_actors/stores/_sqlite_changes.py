@@ -1,6 +1,6 @@
 """How a `SqliteStore` changes things: commits, forgetting, leases, as pieces of work of a group commit.
 
-Floor 2, under `sqlite`. Each runs in a savepoint: what it raises undoes what it did.
+Each runs in a savepoint: what it raises undoes what it did.
 """
 
 from __future__ import annotations

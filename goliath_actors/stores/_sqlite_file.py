@@ -1,6 +1,6 @@
 """The file of a `SqliteStore`: looked at before it is touched, opened, brought to the current schema.
 
-Floor 2, under `sqlite`. Everything here blocks and runs in a worker thread.
+Everything here blocks and runs in a worker thread.
 """
 
 from __future__ import annotations

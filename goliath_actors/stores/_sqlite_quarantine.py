@@ -1,6 +1,6 @@
 """Setting aside what a `SqliteStore` cannot read, so that nothing is lost and the rest goes on.
 
-Floor 2, under `sqlite`. All functions are pieces of work of a group commit. Those that set aside look again before they
+All functions are pieces of work of a group commit. Those that set aside look again before they
 act: another process may have repaired or deleted the row meanwhile.
 """
 

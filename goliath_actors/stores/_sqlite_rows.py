@@ -1,6 +1,6 @@
 """How a `SqliteStore` reads: records, entries and keys, as functions of a connection.
 
-Floor 2, under `sqlite`. They run in worker threads, on a connection that cannot write; changes use some of them too.
+They run in worker threads, on a connection that cannot write; changes use some of them too.
 """
 
 from __future__ import annotations

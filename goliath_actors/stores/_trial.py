@@ -1,6 +1,6 @@
 """What the checks of the conformance suite are written with.
 
-Floor 2, side door. No test framework: checks raise `AssertionError` by themselves and say what they expected.
+No test framework: checks raise `AssertionError` by themselves and say what they expected.
 """
 
 from __future__ import annotations

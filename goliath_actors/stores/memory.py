@@ -1,6 +1,6 @@
 """A store in this process's memory: the default, and what tests use.
 
-Floor 2, side door. Conversations are kept as JSON texts, as in a file: nothing is shared with callers, what could not
+Conversations are kept as JSON texts, as in a file: nothing is shared with callers, what could not
 be written to a file is refused here too, and an idle conversation costs little more than its text.
 """
 

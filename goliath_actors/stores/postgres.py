@@ -1,6 +1,6 @@
 """A store in a PostgreSQL database, shared by as many processes as you like (extra `postgres`).
 
-Floor 2, side door. Synchronous psycopg in worker threads: its asynchronous half, like every other asynchronous client
+Synchronous psycopg in worker threads: its asynchronous half, like every other asynchronous client
 of Postgres, needs asyncio.
 """
 

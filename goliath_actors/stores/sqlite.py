@@ -1,6 +1,6 @@
 """A store in one SQLite file, on disk before it says so.
 
-Floor 2, side door. One connection writes, in group commits; others only read and never wait for it.
+One connection writes, in group commits; others only read and never wait for it.
 """
 
 from __future__ import annotations
