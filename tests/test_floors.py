@@ -50,7 +50,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_runtime",),
     ("_open",),
     ("__init__",),
-    ("evals", "bridge"),
+    ("evals", "bridge", "loadtest"),
     ("server",),
     ("_cli",),
     ("cli", "pytest_plugin"),

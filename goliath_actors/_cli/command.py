@@ -125,6 +125,15 @@ def _demo(arguments: argparse.Namespace, terminal: Terminal) -> int:
     return trio.run(Tour(Screen.on(terminal.stdout, terminal.environ)).run)
 
 
+def _loadtest(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    from .loadtest import run_loadtest
+
+    screen = Screen.on(terminal.stdout, terminal.environ)
+    return run_loadtest(
+        arguments, screen, Screen.on(terminal.stderr, terminal.environ), terminal.environ, terminal.folder
+    )
+
+
 # --- chat -----------------------------------------------------------------------------------------------------------
 
 
@@ -311,4 +320,12 @@ def _token(arguments: argparse.Namespace, terminal: Terminal) -> int:
     return EXIT_OK
 
 
-_COMMANDS = {"serve": _serve, "token": _token, "chat": _chat, "demo": _demo, "tools": _tools, "hooks": _hooks}
+_COMMANDS = {
+    "serve": _serve,
+    "token": _token,
+    "chat": _chat,
+    "demo": _demo,
+    "tools": _tools,
+    "hooks": _hooks,
+    "loadtest": _loadtest,
+}

@@ -20,6 +20,7 @@ examples:
   echo "what time is it?" | goliath-actors chat
   goliath-actors tools myapp.bot:agent    what the agent may do
   goliath-actors hooks                    where an extension can look in and decide
+  goliath-actors loadtest                 how much of it a machine takes
 
 'goliath-actors COMMAND --help' says more about a command.
 """
@@ -83,6 +84,21 @@ examples:
   goliath-actors tools
   goliath-actors tools myapp.bot:agent
   goliath-actors tools myapp.bot:agent --json
+"""
+
+_LOADTEST = """\
+examples:
+  goliath-actors loadtest                                     a runtime in this process, a simulated model
+  goliath-actors loadtest --scenario evening.toml --html report.html
+  goliath-actors loadtest myapp.bot:agent --rate 50 --duration 1min
+  goliath-actors loadtest --model-url http://127.0.0.1:8000/v1 --model qwen3:4b --conversations 200
+  goliath-actors loadtest --backend http://127.0.0.1:8080 --conversations 500 --fail-if 'p99>2s' --fail-if 'errors>1%'
+
+open loop (--rate): asks come at that rate whatever the answers do, and latency counts from the intended start.
+closed loop (--conversations alone): each client asks, waits, thinks and asks again.
+Ctrl-C ends it early, with no report. It ends by itself: --duration, --max-asks, and a minute for the last answers.
+A backend's bearer token is read from GOLIATH_TOKEN, a model server's key from OPENAI_API_KEY.
+exit codes: 0 ok, 1 a check failed or a threshold is broken, 2 wrong usage, 130 interrupted.
 """
 
 _HOOKS = """\
@@ -255,7 +271,38 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=raw,
     )
     hooks.add_argument("--json", action="store_true", help="print JSON")
+    _loadtest(
+        commands.add_parser(
+            "loadtest",
+            parents=[common],
+            help="put load on a runtime, a model server or a chat backend",
+            description="Drive whole conversations, measure them, and check that nothing accepted was lost.",
+            epilog=_LOADTEST,
+            formatter_class=raw,
+        )
+    )
     return top
+
+
+def _loadtest(load: argparse.ArgumentParser) -> None:
+    load.add_argument(
+        "agent", nargs="?", metavar="module:agent", help="an Agent in your code (default: the test's own)"
+    )
+    load.add_argument("--scenario", type=_text, metavar="FILE", help="a TOML file that says what happens")
+    load.add_argument("--backend", type=_text, metavar="URL", help="drive a running chat backend")
+    load.add_argument("--model-url", type=_text, metavar="URL", help="an OpenAI-compatible server, up to /v1")
+    load.add_argument("--model", type=_text, metavar="NAME", help="the model's name there")
+    load.add_argument("--duration", type=_text, metavar="TIME", help="how long, such as 30s or 5min (default: 10s)")
+    load.add_argument("--rate", type=_seconds, metavar="N", help="open loop: asks a second")
+    load.add_argument("--conversations", type=_count, metavar="N", help="how many conversations (default: 20)")
+    load.add_argument("--max-asks", type=_count, metavar="N", help="stop sending after so many")
+    load.add_argument("--seed", type=int, metavar="N", help="of everything that is drawn (default: 1)")
+    load.add_argument(
+        "--fail-if", action="append", default=[], metavar="COND", help="such as 'p99>2s'; may be repeated"
+    )
+    load.add_argument("--json", type=_text, metavar="FILE", help="write the report as data")
+    load.add_argument("--html", type=_text, metavar="FILE", help="write the report as a page with plots")
+    load.add_argument("--allow-host", action="append", default=[], metavar="HOST", help="a host that may be loaded")
 
 
 def _agent(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,39 @@
+"""Load tests: whole conversations against a runtime, a model server or a chat backend, with the check that counts.
+
+Needs the extra `loadtest`.
+"""
+
+from ._dice import Dice, read_dice, read_seconds
+from ._ledger import Check
+from ._measure import Recorder
+from ._run import run_load
+from .backend import BackendTarget
+from .page import as_page
+from .report import LoadReport
+from .scenario import Burst, Clients, Provider, RuntimeShape, Scenario, Turn, read_scenario, scenario_of
+from .targets import InProcess, Target
+from .thresholds import Threshold, read_threshold
+
+__all__ = [
+    "BackendTarget",
+    "Burst",
+    "Check",
+    "Clients",
+    "Dice",
+    "InProcess",
+    "LoadReport",
+    "Provider",
+    "Recorder",
+    "RuntimeShape",
+    "Scenario",
+    "Target",
+    "Threshold",
+    "Turn",
+    "as_page",
+    "read_dice",
+    "read_scenario",
+    "read_seconds",
+    "read_threshold",
+    "run_load",
+    "scenario_of",
+]

@@ -1,0 +1,157 @@
+"""What came of a load test: figures, checks, thresholds; as data, as text, and as a page with plots."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from goliath_actors import __version__
+
+from ._ledger import Check
+from ._measure import Recorder
+from .scenario import Scenario
+from .thresholds import Threshold
+
+__all__ = ["LoadReport", "make_report", "seconds"]
+
+
+@attrs.frozen(kw_only=True)
+class LoadReport:
+    """What came of a load test. `ok`: every check holds and no threshold is broken."""
+
+    name: str
+    target: str
+    seconds: float
+    # Any: plain JSON data; see `as_data`.
+    figures: Mapping[str, Any]
+    timeline: Sequence[Mapping[str, float]]
+    histograms: Mapping[str, str]
+    reasons: Mapping[str, int]
+    checks: Sequence[Check]
+    broken: Sequence[str]
+    machine: Mapping[str, str]
+    scenario: Mapping[str, Any]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check holds and no threshold is broken."""
+        return not self.broken and all(check.ok for check in self.checks)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return everything as plain data for JSON. Times are in seconds; histograms are in microseconds, encoded."""
+        data = attrs.asdict(self)
+        return {"ok": self.ok, **data}
+
+    def as_json(self) -> str:
+        """Return `as_data` as indented JSON."""
+        return json.dumps(self.as_data(), indent=2, sort_keys=False) + "\n"
+
+    def as_text(self) -> str:
+        """Return a table for a terminal."""
+        counts = self.figures["counts"]
+        lines = [
+            f"{self.name}: {self.target}, {self.seconds:.1f} s",
+            "",
+            f"  sent {counts['sent']}   " + "   ".join(f"{name} {counts[name]}" for name in _ENDS if counts[name]),
+            f"  {self.figures['rate']:.1f} answers a second, at most {counts['most_in_flight']} in flight",
+            "",
+            f"  {'':<22}{'p50':>10}{'p90':>10}{'p99':>10}{'p99.9':>10}{'max':>10}",
+        ]
+        for track, words in _TRACKS.items():
+            summary = self.figures[track]
+            if summary["count"]:
+                shown = "".join(f"{seconds(summary[key]):>10}" for key in ("p50", "p90", "p99", "p99.9", "max"))
+                lines.append(f"  {words:<22}{shown}")
+        if self.reasons:
+            lines += ["", *(f"  {count:>7}  {reason}" for reason, count in self.reasons.items())]
+        lines.append("")
+        for check in self.checks:
+            lines.append(f"  {'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.detail}")
+            lines += [f"          {line}" for line in check.evidence]
+        lines += [f"  FAIL  {text}" for text in self.broken]
+        return "\n".join(lines) + "\n"
+
+
+_ENDS = ("completed", "stopped", "error", "aborted", "refused", "not_sent")
+_TRACKS = {
+    "latency": "answer",
+    "first": "first words",
+    "queued": "wait for its turn",
+    "lag": "sent late by",
+}
+
+
+def seconds(value: float) -> str:
+    """Return a time as a person reads it: three digits and a unit."""
+    if value < 0.001:
+        return f"{value * 1e6:.0f} us"
+    return f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.2f} s"
+
+
+def make_report(
+    scenario: Scenario,
+    target: str,
+    record: Recorder,
+    seconds: float,
+    checks: Sequence[Check],
+    thresholds: Sequence[Threshold],
+) -> LoadReport:
+    """Return the report of a load test that is over."""
+    statuses = record.statuses
+    answered = statuses["completed"] + statuses["stopped"]
+    figures: dict[str, Any] = {
+        "counts": {
+            "sent": record.sent,
+            **{name: statuses[name] for name in _ENDS[:-1]},
+            "errors": statuses["error"],
+            "not_sent": record.not_sent,
+            "most_in_flight": record.most_in_flight,
+        },
+        "rate": answered / seconds if seconds else 0.0,
+        **{name: getattr(record, name).summary() for name in _TRACKS},
+    }
+    ours = [
+        Check(
+            "every ask that was sent has an end",
+            record.sent == sum(statuses.values()),
+            f"{record.sent} sent, {sum(statuses.values())} ended",
+        )
+    ]
+    if record.not_sent:
+        ours.append(Check("every ask could be sent", False, f"{record.not_sent} not sent: too many were in flight"))
+    broken = []
+    for threshold in thresholds:
+        if threshold.broken(figures):
+            broken.append(f"{threshold.text}: it is {threshold.value(figures):.4g}")
+    return LoadReport(
+        name=scenario.name,
+        target=target,
+        seconds=seconds,
+        figures=figures,
+        timeline=record.timeline(),
+        histograms={name: getattr(record, name).encoded() for name in _TRACKS if getattr(record, name).count},
+        reasons=dict(record.reasons.most_common()),
+        checks=(*ours, *checks),
+        broken=tuple(broken),
+        machine={
+            "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "implementation": sys.implementation.name,
+            "goliath_actors": __version__,
+        },
+        scenario=_plain(attrs.asdict(scenario)),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return a scenario's values as JSON data."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return value

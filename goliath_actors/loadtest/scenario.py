@@ -1,0 +1,237 @@
+"""What a load test does: a frozen value, written in Python or read from a small TOML file."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import attrs
+
+from goliath_actors.errors import ConfigError
+
+from ._dice import Dice, read_dice, read_seconds
+
+__all__ = ["Burst", "Clients", "Provider", "RuntimeShape", "Scenario", "Turn", "read_scenario", "scenario_of"]
+
+T = TypeVar("T")
+
+
+def _share(instance: object, attribute: attrs.Attribute[float], value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ConfigError(f"{attribute.name} is {value!r}; it is a share between 0 and 1")
+
+
+def _whole(least: int) -> Callable[[object, attrs.Attribute[int], int], None]:
+    def check(instance: object, attribute: attrs.Attribute[int], value: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigError(f"{attribute.name} is {value!r}; it is a whole number of at least {least}")
+
+    return check
+
+
+def _above_zero(instance: object, attribute: attrs.Attribute[float], value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ConfigError(f"{attribute.name} is {value!r}; it is above 0")
+
+
+@attrs.frozen
+class Turn:
+    """One kind of ask. `weight`: how often, against the other kinds. `tools`: calls that the simulated model makes
+    before it answers. `ask` may hold `{n}`, the number of the ask."""
+
+    ask: str = "What is on today?"
+    weight: float = attrs.field(default=1.0, validator=_above_zero)
+    tools: int = attrs.field(default=0, validator=_whole(0))
+
+
+@attrs.frozen
+class Burst:
+    """`asks` more, all at once, `at` seconds after the start (open loop)."""
+
+    at: float
+    asks: int = attrs.field(validator=_whole(1))
+
+
+@attrs.frozen
+class Clients:
+    """Shares of clients that misbehave: `abandon` leave in the middle of the stream, `abort` ask for the run to be
+    aborted, `slow` pause `slow_pause` seconds after every event that they read."""
+
+    abandon: float = attrs.field(default=0.0, validator=_share)
+    abort: float = attrs.field(default=0.0, validator=_share)
+    slow: float = attrs.field(default=0.0, validator=_share)
+    slow_pause: float = 0.05
+
+
+@attrs.frozen
+class Provider:
+    """The simulated model. Seconds to the first token, tokens of an answer, tokens a second; shares of calls that end
+    in an error, in a refusal for rate (with `retry_after` seconds), or that stall for `stall` seconds."""
+
+    first_token: Dice = Dice("lognormal", 0.2, 0.4)
+    tokens: Dice = Dice("uniform", 20, 80)
+    tokens_per_second: float = attrs.field(default=100.0, validator=_above_zero)
+    tool_time: Dice = Dice("fixed", 0.01)
+    errors: float = attrs.field(default=0.0, validator=_share)
+    rate_limited: float = attrs.field(default=0.0, validator=_share)
+    retry_after: float = 0.5
+    stalls: float = attrs.field(default=0.0, validator=_share)
+    stall: float = 30.0
+    retries: int = attrs.field(default=2, validator=_whole(0))
+
+
+@attrs.frozen
+class RuntimeShape:
+    """The runtime in this process. `store` is `memory` or a path; `store_errors` is the share of commits that fail."""
+
+    loop: Literal["toolloop", "conductor"] = "toolloop"
+    store: str = "memory"
+    store_errors: float = attrs.field(default=0.0, validator=_share)
+    max_running: int | None = None
+    max_waiting: int | None = None
+    mailbox_capacity: int = attrs.field(default=64, validator=_whole(0))
+    observers: int = attrs.field(default=2, validator=_whole(1))
+
+
+@attrs.frozen(kw_only=True)
+class Scenario:
+    """A load test.
+
+    Arguments: `mode`, `open` (asks come at `rate` a second whatever the answers do; latency counts from the intended
+    start) or `closed` (`conversations` clients ask, wait, think and ask again); `arrivals`, `fixed`, `poisson` or
+    `trace` (with `trace`, the seconds after the start); `duration` in seconds and `max_asks`, whichever comes first;
+    `turns`, how many asks a conversation gets before a new one takes its place (None: no end); `timeout` of an ask and
+    `settle`, how long the last ones may take after the end, in seconds; `seed` of everything that is drawn.
+
+    Raises: `ConfigError` for what can't be run.
+    """
+
+    name: str = "load"
+    seed: int = 1
+    mode: Literal["open", "closed"] = "closed"
+    rate: float = attrs.field(default=20.0, validator=_above_zero)
+    arrivals: Literal["fixed", "poisson", "trace"] = "poisson"
+    trace: Sequence[float] = attrs.field(default=(), converter=tuple)
+    duration: float = attrs.field(default=10.0, validator=_above_zero)
+    max_asks: int = attrs.field(default=1_000_000, validator=_whole(1))
+    conversations: int = attrs.field(default=20, validator=_whole(1))
+    turns: int | None = None
+    think: Dice = Dice("exponential", 0.5)
+    timeout: float | None = 60.0
+    settle: float = 60.0
+    bursts: Sequence[Burst] = attrs.field(default=(), converter=tuple)
+    mix: Sequence[Turn] = attrs.field(default=(Turn(),), converter=tuple)
+    clients: Clients = Clients()
+    provider: Provider = Provider()
+    runtime: RuntimeShape = RuntimeShape()
+
+    def __attrs_post_init__(self) -> None:
+        """Check what takes more than one field."""
+        for name, words in _CHOICES.items():
+            if getattr(self, name) not in words:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it is one of {', '.join(words)}")
+        if self.runtime.loop not in ("toolloop", "conductor"):
+            raise ConfigError(f"runtime.loop is {self.runtime.loop!r}; it is toolloop or conductor")
+        if not self.mix:
+            raise ConfigError("the mix is empty; a load test needs at least one [[turn]]")
+        if self.arrivals == "trace" and not self.trace and self.mode == "open":
+            raise ConfigError(
+                "arrivals is trace, and the trace is empty; name a file with one start a line, in seconds"
+            )
+        if any(later < earlier for earlier, later in zip(self.trace, self.trace[1:], strict=False)):
+            raise ConfigError("the trace goes back in time; its starts are seconds in rising order")
+
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "mode": ("open", "closed"),
+    "arrivals": ("fixed", "poisson", "trace"),
+}
+_SECONDS = {"duration", "timeout", "settle", "slow_pause", "stall", "retry_after", "at"}
+_DICE = {"think", "first_token", "tokens", "tool_time"}
+_TABLES: Mapping[str, type[Any]] = {"clients": Clients, "provider": Provider, "runtime": RuntimeShape}
+
+
+def _fields(kind: type[T], where: str, table: object, allowed: Sequence[str]) -> dict[str, Any]:
+    """Return the table as keyword arguments for `kind`, with times and shapes read."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where} is a table, such as [{where}]; it is {table!r}")
+    unknown = [key for key in table if key not in allowed]
+    if unknown:
+        raise ConfigError(f"{where} has no {unknown[0]!r}; there are {', '.join(allowed)}")
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        name = f"{where}.{key}"
+        if key in _SECONDS and value is not None:
+            found[key] = read_seconds(name, value)
+        elif key in _DICE:
+            found[key] = read_dice(name, value)
+        else:
+            found[key] = value
+    return found
+
+
+def _make(kind: type[T], where: str, table: object) -> T:
+    allowed = [field.name for field in attrs.fields(kind)]  # type: ignore[arg-type]  # attrs classes, all of them
+    try:
+        return kind(**_fields(kind, where, table, allowed))
+    except ConfigError as error:
+        raise ConfigError(str(error) if str(error).startswith(where) else f"{where}: {error}") from error
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def scenario_of(data: Mapping[str, Any], folder: Path) -> Scenario:
+    """Return the scenario that parsed TOML describes; a trace file is looked for in `folder`.
+
+    Raises: `ConfigError` naming the table and the key.
+    """
+    top = {key: value for key, value in data.items() if key in ("name", "seed", "load", "turn", *_TABLES)}
+    unknown = [key for key in data if key not in top]
+    if unknown:
+        raise ConfigError(
+            f"a scenario has no {unknown[0]!r}; there are name, seed, [load], [[turn]], "
+            + (", ".join(f"[{table}]" for table in _TABLES))
+        )
+    made: dict[str, Any] = {key: top[key] for key in ("name", "seed") if key in top}
+    ours = ("name", "seed", "mix", *_TABLES)
+    load = [field.name for field in attrs.fields(Scenario) if field.name not in ours]
+    made |= _fields(Scenario, "load", top.get("load", {}), load)
+    if "bursts" in made:
+        made["bursts"] = [_make(Burst, "load.bursts", burst) for burst in made["bursts"]]
+    if isinstance(made.get("trace"), str):
+        made["trace"] = _read_trace(folder / made["trace"])
+    if "turn" in top:
+        turns = top["turn"] if isinstance(top["turn"], list) else [top["turn"]]
+        made["mix"] = [_make(Turn, "turn", turn) for turn in turns]
+    for key, kind in _TABLES.items():
+        if key in top:
+            made[key] = _make(kind, key, top[key])
+    try:
+        return Scenario(**made)
+    except TypeError as error:
+        raise ConfigError(f"the scenario cannot be read: {error}") from error
+
+
+def _read_trace(path: Path) -> list[float]:
+    try:
+        lines = path.read_text(encoding="utf-8").split()
+    except OSError as error:
+        raise ConfigError(f"the trace {path} cannot be read: {error.strerror}") from error
+    return [read_seconds(f"{path.name}, entry {number}", line) for number, line in enumerate(lines, 1)]
+
+
+def read_scenario(path: Path) -> Scenario:
+    """Return the scenario in a TOML file.
+
+    Raises: `ConfigError` if the file can't be read, is no TOML, or says something that can't be run.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"the scenario {path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the scenario {path} is no TOML: {error}") from error
+    data.setdefault("name", path.stem)
+    return scenario_of(data, path.parent)

@@ -1,0 +1,127 @@
+"""`goliath-actors loadtest` from its arguments to its exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import threading
+from pathlib import Path
+
+import pytest
+
+from goliath_actors._cli.command import Terminal, run_command
+from goliath_actors._cli.loadtest import check_host
+from goliath_actors._cli.parser import build_parser
+from goliath_actors.errors import ConfigError
+
+SCENARIO = """
+[load]
+duration = "10s"
+conversations = 5
+max_asks = 10
+think = "10ms"
+[provider]
+first_token = "1ms"
+tokens = 2
+"""
+
+
+def loadtest(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """Run the command; return its exit code, its output and its errors."""
+    (folder / "s.toml").write_text(SCENARIO)
+    out, errors = io.StringIO(), io.StringIO()
+    terminal = Terminal(io.StringIO(), out, errors, {}, str(folder))
+    code = run_command(build_parser().parse_args(["loadtest", *arguments]), terminal)
+    return code, out.getvalue(), errors.getvalue()
+
+
+def test_a_scenario_is_driven_and_told_as_table_data_and_page(tmp_path: Path) -> None:
+    code, out, errors = loadtest(tmp_path, "--scenario", "s.toml", "--json", "r.json", "--html", "r.html")
+    assert code == 0, out + errors
+    assert "s: in-process runtime, simulated model" in out
+    assert "sent 10   completed 10" in out
+    assert "FAIL" not in out
+    data = json.loads((tmp_path / "r.json").read_text())
+    assert (data["ok"], data["figures"]["counts"]["completed"], data["name"]) == (True, 10, "s")
+    assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
+    assert "page: r.html" in errors
+
+
+def test_a_broken_threshold_is_exit_code_1(tmp_path: Path) -> None:
+    code, out, _ = loadtest(tmp_path, "--scenario", "s.toml", "--fail-if", "max>1us", "--fail-if", "errors>50%")
+    assert code == 1
+    assert "FAIL  max>1us: it is" in out
+
+
+def test_options_say_otherwise_than_the_file(tmp_path: Path) -> None:
+    code, out, errors = loadtest(
+        tmp_path, "--scenario", "s.toml", "--rate", "200", "--max-asks", "4", "--duration", "2s", "--seed", "3"
+    )
+    assert code == 0, out
+    assert "200 asks a second for 2 s" in errors
+    assert "sent 4 " in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--backend", "http://10.1.2.3:80"], "10.1.2.3 is not this machine"),
+        (["--backend", "http://example.org"], "--allow-host example.org"),
+        (["--backend", "nonsense"], "--backend is 'nonsense'"),
+        (["--backend", "http://127.0.0.1:9", "--model-url", "http://127.0.0.1:9/v1"], "--backend drives a server"),
+        (["--backend", "http://127.0.0.1:1"], "nothing answers at http://127.0.0.1:1"),
+        (["--model-url", "http://127.0.0.1:9/v1"], "--model-url needs --model"),
+        (["--model", "x"], "--model names a model of the server at --model-url"),
+        (["--model-url", "http://8.8.8.8/v1", "--model", "x"], "8.8.8.8 is not this machine"),
+        (["--fail-if", "p98>1s"], "there is no p98"),
+        (["--scenario", "none.toml"], "none.toml cannot be read"),
+        (["--duration", "soon"], "--duration is 'soon'"),
+        (["--json", "no/such/r.json"], "no/such/r.json cannot be written"),
+        (["module:agent"], "module"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_sent(arguments: list[str], words: str, tmp_path: Path) -> None:
+    code, out, errors = loadtest(tmp_path, *arguments)
+    assert code == 2, errors
+    assert words in " ".join(errors.split())
+    assert out == ""
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://[::1]:1", "http://localhost", "https://127.9.9.9/v1"])
+def test_this_machine_needs_no_permission(url: str) -> None:
+    check_host("--backend", url, [])
+
+
+def test_another_machine_is_loaded_only_if_it_is_named() -> None:
+    check_host("--backend", "http://staging.example", ["staging.example"])
+    with pytest.raises(ConfigError):
+        check_host("--backend", "http://example", ["staging.example"])
+    with pytest.raises(ConfigError):
+        check_host("--backend", "http://localhost.example", [])
+
+
+def test_where_somebody_watches_there_is_a_bar(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(SCENARIO)
+    ours, theirs = pty.openpty()
+    seen: list[bytes] = []
+
+    def read() -> None:
+        try:
+            while data := os.read(ours, 65536):
+                seen.append(data)
+        except OSError:  # closed at the other end
+            pass
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with open(theirs, "w", buffering=1) as stream:
+        terminal = Terminal(io.StringIO(), io.StringIO(), stream, {"TERM": "xterm", "COLUMNS": "160"}, str(tmp_path))
+        code = run_command(build_parser().parse_args(["loadtest", "--scenario", "s.toml"]), terminal)
+    reader.join()
+    os.close(ours)
+    assert code == 0
+    text = b"".join(seen).decode()
+    assert "10 answered" in text
+    assert "\u2501" in text
