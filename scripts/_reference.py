@@ -43,6 +43,7 @@ MODULES: Final = {
     "goliath_actors.server": "Conversations over HTTP (extra `web`); see [the guide](../guides/chat-backend.md).",
     "goliath_actors.bridge": "A runtime for asyncio programs; see [the guide](../guides/asyncio.md).",
     "goliath_actors.evals": "Evaluation: fixtures, attempts and a report.",
+    "goliath_actors.loadtest": "Load tests (extra `loadtest`); see [the guide](../guides/load-testing.md).",
 }
 # Described on pages of their own.
 ELSEWHERE: Final = {"hooks.md": hooks.__all__, "errors.md": errors.__all__, "events.md": events.__all__}
@@ -188,12 +189,18 @@ def _default(value: Any) -> str:
         return "..."
     if isinstance(value, type):
         return value.__name__
-    if attrs.has(type(value)) and value == type(value)():
+    if attrs.has(type(value)) and _is_plain(value):
         return f"{type(value).__name__}()"
     if callable(value):
         return getattr(value, "__name__", "...")
     text = repr(value)
     return "..." if " at 0x" in text else text
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is what its type makes of no arguments."""
+    needed = [field for field in attrs.fields(type(value)) if field.init and field.default is attrs.NOTHING]
+    return not needed and bool(value == type(value)())
 
 
 def _type(annotation: Any) -> str:

@@ -33,7 +33,10 @@ def test_without_a_command_the_help_goes_to_standard_error(capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["talk"], "there is no command 'talk' (there are chat, serve, token, demo, tools, hooks); see 'goliath-actors --help'"),
+        (
+            ["talk"],
+            "there is no command 'talk' (there are chat, serve, token, demo, tools, hooks, loadtest); see 'goliath-actors --help'",
+        ),
         (["chat", "--timeout", "soon"], "argument --timeout: 'soon' is no positive number of seconds; see"),
         (["chat", "--timeout", "0"], "argument --timeout: '0' is no positive number of seconds; see"),
         (["chat", "--timeout", "inf"], "argument --timeout: 'inf' is no positive number of seconds; see"),

@@ -46,6 +46,7 @@ PUBLIC = (
     "goliath_actors.stores",
     "goliath_actors.policies",
     "goliath_actors.evals",
+    "goliath_actors.loadtest",
     "goliath_actors.bridge",
     "goliath_actors.files",
     "goliath_actors.mcp",

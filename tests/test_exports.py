@@ -38,6 +38,8 @@ PROMISED = {
         read_tokens recorded serve""",
     "goliath_actors.bridge": "Bridge BridgeConversation BridgeRun BridgeStream call_asyncio open_bridge",
     "goliath_actors.evals": "Fixture evaluate Report Attempt Evaluated acknowledge",
+    "goliath_actors.loadtest": """run_load Scenario Turn Burst Clients Provider RuntimeShape Dice InProcess
+        BackendTarget Target LoadReport Check Threshold read_scenario read_threshold as_page""",
     "goliath_actors.files": "CompositeFiles MemoryFiles SqliteFiles StaticFiles file_tools",
     "goliath_actors.mcp": "McpTools McpOutput McpProgress",
     "goliath_actors.testing": "ScriptedModel ScriptExhausted tool_calls Gate Journal FailingStore check_events",

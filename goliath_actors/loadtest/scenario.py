@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -95,6 +95,18 @@ class RuntimeShape:
     observers: int = attrs.field(default=2, validator=_whole(1))
 
 
+def _numbers(values: Iterable[float]) -> tuple[float, ...]:
+    return tuple(values)
+
+
+def _bursts(values: Iterable[Burst]) -> tuple[Burst, ...]:
+    return tuple(values)
+
+
+def _turns(values: Iterable[Turn]) -> tuple[Turn, ...]:
+    return tuple(values)
+
+
 @attrs.frozen(kw_only=True)
 class Scenario:
     """A load test.
@@ -113,7 +125,7 @@ class Scenario:
     mode: Literal["open", "closed"] = "closed"
     rate: float = attrs.field(default=20.0, validator=_above_zero)
     arrivals: Literal["fixed", "poisson", "trace"] = "poisson"
-    trace: Sequence[float] = attrs.field(default=(), converter=tuple)
+    trace: Sequence[float] = attrs.field(default=(), converter=_numbers)
     duration: float = attrs.field(default=10.0, validator=_above_zero)
     max_asks: int = attrs.field(default=1_000_000, validator=_whole(1))
     conversations: int = attrs.field(default=20, validator=_whole(1))
@@ -121,8 +133,8 @@ class Scenario:
     think: Dice = Dice("exponential", 0.5)
     timeout: float | None = 60.0
     settle: float = 60.0
-    bursts: Sequence[Burst] = attrs.field(default=(), converter=tuple)
-    mix: Sequence[Turn] = attrs.field(default=(Turn(),), converter=tuple)
+    bursts: Sequence[Burst] = attrs.field(default=(), converter=_bursts)
+    mix: Sequence[Turn] = attrs.field(default=(Turn(),), converter=_turns)
     clients: Clients = Clients()
     provider: Provider = Provider()
     runtime: RuntimeShape = RuntimeShape()

@@ -1,0 +1,109 @@
+"""Load on a real chat backend over loopback, and on a real model server: their counts and ours agree."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from goliath_actors import Agent, Extension, ToolLoop
+from goliath_actors.errors import ConfigError
+from goliath_actors.hooks import HookContext
+from goliath_actors.loadtest import BackendTarget, Clients, Dice, Provider, Scenario, run_load
+from goliath_actors.loadtest._simulated import SimulatedModel
+from goliath_actors.server import Server, ServerConfig, Token, hash_token, make_token, serve
+
+FAST = Provider(first_token=Dice("uniform", 0.01, 0.05), tokens=Dice("uniform", 4, 20), tokens_per_second=200)
+
+
+class Heard(Extension[Any]):
+    """Counts the ends that it is told of."""
+
+    name = "heard"
+
+    def __init__(self) -> None:
+        self.ends = 0
+
+    def on_finish(self, ctx: HookContext[Any], outcome: Any, /) -> None:
+        self.ends += 1
+
+
+@asynccontextmanager
+async def backend(heard: Heard, provider: Provider = FAST, **config: Any) -> AsyncIterator[str]:
+    """A chat backend with a simulated model, on a free port of this machine."""
+    agent = Agent(name="load", model=SimulatedModel(provider), loop=ToolLoop(), extensions=[heard])
+    async with trio.open_nursery() as nursery:
+        server: Server = await nursery.start(
+            partial(serve, agent, config=ServerConfig(port=0, drain_grace=1, **config))
+        )
+        try:
+            yield f"http://127.0.0.1:{server.port}"
+        finally:
+            server.shut_down()
+
+
+async def test_a_backend_with_clients_of_all_kinds_keeps_every_account() -> None:
+    heard = Heard()
+    async with backend(heard) as url:
+        scenario = Scenario(
+            duration=1.5,
+            conversations=30,
+            think=Dice("uniform", 0, 0.05),
+            clients=Clients(abandon=0.2, abort=0.2, slow=0.2, slow_pause=0.01),
+        )
+        report = await run_load(scenario, BackendTarget(url))
+    assert report.ok, report.as_text()
+    counts = report.figures["counts"]
+    assert counts["completed"] > 10
+    assert counts["aborted"] > 5
+    assert heard.ends == counts["sent"] - counts["refused"]
+    assert report.figures["first"]["count"] > 0
+
+
+async def test_a_model_that_fails_is_an_error_of_the_ask_and_no_fault_of_the_accounts() -> None:
+    async with backend(Heard(), attrs.evolve(FAST, errors=1.0, retries=0)) as url:
+        report = await run_load(Scenario(max_asks=5, think=Dice("fixed", 0)), BackendTarget(url))
+    assert report.ok, report.as_text()
+    assert report.figures["counts"]["error"] == 5
+
+
+async def test_a_backend_that_is_full_refuses_and_that_is_counted_as_refused() -> None:
+    slow = attrs.evolve(FAST, first_token=Dice("fixed", 0.3))
+    async with backend(Heard(), slow, mailbox_capacity=1) as url:
+        scenario = Scenario(mode="open", rate=100, duration=0.5, conversations=1, timeout=None)
+        report = await run_load(scenario, BackendTarget(url))
+    assert report.ok, report.as_text()
+    assert report.reasons["refused: HTTP 429"] > 10
+
+
+async def test_a_backend_with_tokens_wants_one_that_may_read_its_counts() -> None:
+    secret = make_token()
+    token = Token("ops", ["admin"], hash_token(secret))
+    async with backend(Heard(), tokens=[token]) as url:
+        with pytest.raises(ConfigError, match="set GOLIATH_TOKEN"):
+            await run_load(Scenario(max_asks=1), BackendTarget(url))
+        target = BackendTarget(url, token=secret)
+        report = await run_load(Scenario(max_asks=3, think=Dice("fixed", 0)), target)
+    assert report.ok, report.as_text()
+    assert report.figures["counts"]["completed"] == 3
+    assert secret not in repr(target) + report.as_json()
+
+
+async def test_what_is_no_chat_backend_is_a_clear_error() -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some(4096)
+            await stream.send_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, answer, listeners)
+        port = listeners[0].socket.getsockname()[1]
+        with pytest.raises(ConfigError, match="is no chat backend of goliath_actors"):
+            await run_load(Scenario(max_asks=1), BackendTarget(f"http://127.0.0.1:{port}"))
+        nursery.cancel_scope.cancel()
