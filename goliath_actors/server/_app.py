@@ -17,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 
 from goliath_actors import Agent, Runtime, ToolLoop, __version__, approve_all
 
+from ._completions import Completions, respond_error
 from ._config import ServerConfig
 from ._door import Endpoint, Guard, door
 from ._hosting import Hosting, Visitor
@@ -67,8 +68,13 @@ def create_app(
     recovery = Recovery(hosting)
     routes = Routes(hosting, recovery)
 
+    completions = Completions(hosting, recovery)
+
     def at(path: str, method: str, scope: str, endpoint: Endpoint) -> Route:
         return Route(path, door(config, scope, endpoint), methods=[method])
+
+    def in_dialect(path: str, method: str, scope: str, endpoint: Endpoint) -> Route:
+        return Route(path, door(config, scope, endpoint, respond_error), methods=[method])
 
     run = _C + "/{id}/runs/{run_id}"
     table: list[BaseRoute] = [
@@ -84,6 +90,9 @@ def create_app(
         at(run + "/events", "GET", "read", routes.get_events),
         at(run + "/abort", "POST", "chat", routes.post_abort),
         at(run + "/confirmations/{call_id}", "POST", "chat", routes.post_answer),
+        in_dialect("/v1/chat/completions", "POST", "chat", completions.post_completion),
+        in_dialect("/v1/models", "GET", "read", completions.get_models),
+        in_dialect("/v1/models/{model}", "GET", "read", completions.get_model),
         at("/v1/agents", "GET", "read", _Agents(runtime).get),
         at("/v1/statistics", "GET", "admin", _Statistics(runtime).get),
         Route("/healthz", _Health(hosting).live, methods=["GET"]),

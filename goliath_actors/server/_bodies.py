@@ -19,6 +19,7 @@ __all__ = [
     "RegenerateBody",
     "ResumeBody",
     "SteerBody",
+    "check_conversation_id",
     "conversation_id",
     "idempotency_key",
     "last_event_id",
@@ -162,7 +163,16 @@ def conversation_id(request: Request) -> str:
 
     Raises: `Problem` for one that may not be.
     """
-    found: str = request.path_params["id"]
+    return check_conversation_id(request.path_params["id"])
+
+
+def check_conversation_id(found: str) -> str:
+    """Return a conversation's id.
+
+    Raises: `Problem` for one that may not be.
+    """
+    if "/" in found:
+        raise Problem("invalid", "a conversation's id has no slash", field="id")
     if not found.strip() or len(found) > MAX_ID:
         raise Problem("invalid", f"a conversation's id has 1 to {MAX_ID} characters, not all blank", field="id")
     if any(ord(character) < 32 or character == "\x7f" for character in found):

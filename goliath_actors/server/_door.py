@@ -54,14 +54,22 @@ def admit(request: Request, config: ServerConfig, scope: str) -> Visitor:
     return Visitor(token.principal, token.scopes)
 
 
-def door(config: ServerConfig, scope: str, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-    """Return what Starlette calls for an endpoint: every error becomes a response, and none tells too much."""
+def door(
+    config: ServerConfig,
+    scope: str,
+    endpoint: Endpoint,
+    tell: Callable[[Problem, str], Response] = respond_problem,
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return what Starlette calls for an endpoint: every error becomes a response, and none tells too much.
+
+    Arguments: `tell` makes a response of a problem and the request's path.
+    """
 
     async def enter(request: Request) -> Response:
         try:
             return await endpoint(request, admit(request, config, scope))
         except Exception as error:  # noqa: BLE001  # the last place before the client: what it is told is decided here
-            return respond_problem(_told(error, config), request.url.path)
+            return tell(_told(error, config), request.url.path)
 
     return enter
 

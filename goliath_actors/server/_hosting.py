@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, final
@@ -102,6 +103,7 @@ class Hosted:
     # Set right after the runtime accepted it, before anything of it can happen.
     run: Run = attrs.field(init=False)
     acceptance: Acceptance = attrs.field(init=False)
+    started_at: float = attrs.Factory(time.time)
     over: trio.Event = attrs.Factory(trio.Event)
     # Once its end is on record, or never will be.
     kept: trio.Event = attrs.Factory(trio.Event)
@@ -361,7 +363,7 @@ class Hosting:
         try:
             await self.ledger.end(hosted.acceptance, row)
         except Exception as error:  # noqa: BLE001  # the run is over, and told so; a restart finds it open, and closes it
-            log.error("the end of %s could not be recorded: %s", hosted.id, type(error).__name__)
+            self.note(f"the end of {hosted.id} could not be recorded", error)
 
     def _follow(self, hosted: Hosted, follower: Run) -> None:
         """A text that was handed to a run, and not taken, has become a run of its own."""
@@ -407,6 +409,10 @@ class Hosting:
         else:
             full = config.max_running is not None and counts.running >= config.high_water * config.max_running
         return "busy" if full else None
+
+    def note(self, what: str, error: Exception) -> None:
+        """Log something that went wrong behind a client's back."""
+        log.error("%s: %s", what, type(error).__name__)
 
     def can_resume(self, agent: Agent[Any]) -> bool:
         """Say whether an agent can be steered, resumed and asked again."""
