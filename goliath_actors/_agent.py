@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, final
 import attrs
 
 from ._budget import resolve_counter
+from ._callables import CALLBACKS, check_takes
 from ._conductor import Conductor
 from ._frozen import FrozenDict
-from ._roster import CALLBACKS, Roster, check_takes
+from ._roster import Roster
 from ._schema import OutputSchema, is_async
 from ._subagent import agent_tool
 from ._toolloop import ToolLoop

@@ -9,8 +9,8 @@ import difflib
 from collections.abc import Callable, Iterable
 
 from ._agent import check_on_event, check_seconds
+from ._callables import CALLBACKS, check_takes
 from ._envelope import RunOptions
-from ._roster import CALLBACKS, check_takes
 from .errors import ConfigError
 
 __all__ = ["MAX_ID", "check_ask", "check_count", "checked_id", "hint"]

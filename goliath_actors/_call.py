@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from ._budget import ContentBudgets
+from ._callables import call_with
 from ._frozen import FrozenDict, thaw
 from ._journal import bare, in_words
 from ._text import clip
@@ -186,7 +187,7 @@ async def _resolve(work: Work, call: Call) -> None:
     problem: Exception | None = None
     try:
         with work.journal.running("tool"):
-            answer = resolve(thaw(call.input), context_of(work, call))
+            answer = call_with(resolve, (thaw(call.input),), context_of(work, call), rest=True)
             if inspect.isawaitable(answer):
                 answer = await answer
         call.checked = call.tool.check(answer)

@@ -13,6 +13,7 @@ import trio
 
 from ._budget import input_limit
 from ._call import Cached, Call
+from ._callables import CALLBACKS, check_takes
 from ._decisions import RunStopped, combine
 from ._endings import Endings
 from ._frozen import freeze
@@ -66,7 +67,9 @@ class Conductor:
     session_fallback: SessionFallback | None = attrs.Factory(SessionFallback)
 
     def __attrs_post_init__(self) -> None:
-        if not callable(self.window):
+        if callable(self.window):
+            check_takes("Conductor(window=...)", self.window, *CALLBACKS["window"])
+        else:
             check_window(self.window)
         for name in ("max_steps", "plan_retries", "argument_retries", "answer_retries", "hook_retries"):
             check_int(f"Conductor({name}=...)", getattr(self, name), 0)

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import trio
 
+from ._callables import call_with
 from ._judge import Escalated
 from ._kept import kept_steps
 from ._memory import remember
@@ -98,8 +99,7 @@ class Endings:
         return await self.finish(text, device_failed=reason in DEVICE_FAILED)
 
     async def _ask_fallback(self, fallback: Callable[..., Any], request: FallbackRequest) -> str:
-        args, kwargs = _with_context(fallback, request, CallbackContext.of(self.work))
-        answer: Any = fallback(*args, **kwargs)
+        answer: Any = call_with(fallback, (request,), CallbackContext.of(self.work))
         if inspect.isawaitable(answer):
             answer = await answer
         text: Any = answer.text if isinstance(answer, FallbackAnswer) else answer
@@ -153,19 +153,3 @@ class Endings:
                 work, text, best_effort=best_effort, device_failed=device_failed, failures=self.session.failures()
             )
         return Ending(text, output, self.reason, best_effort, responded)
-
-
-def _with_context(
-    fallback: Callable[..., Any], request: FallbackRequest, about: CallbackContext
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments for a fallback: the request, and the context if its signature has a place for one."""
-    try:
-        parameters = list(inspect.signature(fallback).parameters.values())
-    except (TypeError, ValueError):  # a callable without a signature
-        return (request,), {}
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(positional) > 1 and (positional[1].name == "ctx" or positional[1].default is positional[1].empty):
-        return (request, about), {}
-    if any(p.name == "ctx" and p.kind is p.KEYWORD_ONLY for p in parameters):
-        return (request,), {"ctx": about}
-    return (request,), {}

@@ -6,6 +6,7 @@ kept once, text deltas are merged as they are appended, and a reader's position 
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import attrs
 import trio
 
+from ._callables import discard
 from .events import Answer, Event, Retraction, RunFinished, RunQueued, TextDelta
 from .values import Diagnostic, Route, Step, Usage
 
@@ -148,7 +150,10 @@ class RunJournal:
         before, self.place = self.place, "event"
         for callback in self.callbacks:
             try:
-                callback(event)
+                answer = callback(event)
+                if inspect.iscoroutine(answer):  # nothing may wait here, so nothing of it would ever run
+                    discard(answer)
+                    raise TypeError("on_event must not be async; iterate over run.events() in a task of your own")
             except Exception as error:  # noqa: BLE001  # handed to the caller, who decides
                 if first is None:  # not `or`: an exception may have a length, or a truth of its own
                     first = bare(error)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
+from ._callables import discard
 from ._decisions import Decision, RunStopped, StreamVerdict, awaitable, validated
 from ._journal import RunJournal, bare, in_words
 from ._nest import Nest
@@ -317,7 +318,9 @@ def snapshots(roster: Roster, journal: RunJournal) -> list[Event]:
         try:
             snapshot = getattr(extension, "snapshot", None)
             if snapshot is not None and getattr(snapshot, "__func__", None) is not Extension.snapshot:
-                events.extend(snapshot())
+                answer: Any = snapshot()
+                discard(answer)  # an async one: nothing may wait here
+                events.extend(answer)
         except Exception as error:  # noqa: BLE001  # a subscriber cannot affect the run
             journal.note(extension.name, "snapshot", error)
     return events

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
 import trio
 
+from ._callables import discard
 from ._decisions import StreamVerdict
 from ._journal import bare
 from ._roster import Hook
@@ -44,7 +46,9 @@ async def pipe(
             if out is None:
                 continue
             if not hasattr(out, "__aiter__"):
-                problem = TypeError(f"an async generator is wanted, not {type(out).__name__}")
+                discard(out)
+                what = "a coroutine; it has no yield" if inspect.iscoroutine(out) else type(out).__name__
+                problem = TypeError(f"an async generator is wanted, not {what}")
                 raise fault(hook, problem) from problem
             if hasattr(out, "aclose"):
                 await stack.enter_async_context(aclosing(out))

@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from ._callables import discard
 from ._journal import bare, leaves, single
 from ._text import clip
 from .abc import TokenCounter, ToolSpec
@@ -112,6 +113,7 @@ def counting(counter: TokenCounter) -> Callable[[str], int]:
         except Exception as error:
             raise CounterFailed(f"token counter {counter.name!r} failed: {describe(error)}") from error
         if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
+            discard(tokens)
             raise CounterFailed(f"token counter {counter.name!r} gave {tokens!r}, which is no count of tokens")
         return tokens
 

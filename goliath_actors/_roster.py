@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import inspect
-import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 
+from ._callables import check_takes
 from .errors import ConfigError
 from .hooks import HOOKS, Composition, Extension
 from .tools import Tool
 
-__all__ = ["CALLBACKS", "Hook", "Roster", "check_takes"]
+__all__ = ["Hook", "Roster"]
 
 _HOOK_LIKE = ("before_", "after_", "around_", "on_", "transform_", "resolve_")
 _ARGUMENTS: Final = {
     Composition.NEST: ("ctx", "question", "call_next"),
     Composition.PIPE: ("ctx", "events", "control"),
 }
-
-CALLBACKS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
-    "confirm": (("request",),),
-    "fallback": (("request",), ("request", "ctx"), ("request", "ctx=")),
-    "facts": ((), ("ctx",)),
-    "on_event": (("event",),),
-}
-"""The ways in which an agent's callables may be called: names of arguments, one with "=" behind it by its name."""
 
 
 @attrs.frozen(eq=False)
@@ -137,63 +128,3 @@ _NO_MANAGER: Final[tuple[Callable[[object], bool], ...]] = (
     inspect.isasyncgenfunction,
     inspect.isgeneratorfunction,
 )
-
-
-def check_takes(what: str, function: Callable[..., Any], *ways: tuple[str, ...]) -> None:
-    """Refuse a callable that certainly cannot be called in any of these ways (as in `CALLBACKS`).
-
-    A callable whose signature cannot be read, or may not be its own, is left alone: only a call can tell.
-
-    Raises: `ConfigError` that says how it is called and what it takes.
-    """
-    signature = _own_signature(function)
-    if signature is None or any(_binds(signature, way) for way in ways):
-        return
-    called = " or ".join(f"({', '.join(way)})" for way in ways)
-    bare = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
-    takes = signature.replace(parameters=bare, return_annotation=signature.empty)
-    raise ConfigError(f"{what} is called with {called}, but takes {takes}{_without_self(function)}")
-
-
-def _binds(signature: inspect.Signature, way: tuple[str, ...]) -> bool:
-    try:
-        signature.bind(
-            *(name for name in way if not name.endswith("=")),
-            **{name[:-1]: name for name in way if name.endswith("=")},
-        )
-    except TypeError:
-        return False
-    return True
-
-
-def _own_signature(function: Any) -> inspect.Signature | None:
-    """Return what a callable itself takes, None unless that is certain. What a wrapper wraps does not count: the
-    wrapper may pass on something else."""
-    inner = function
-    while isinstance(inner, functools.partial | types.MethodType):
-        if _claims(inner):
-            return None
-        inner = inner.func if isinstance(inner, functools.partial) else inner.__func__
-    if not isinstance(inner, types.FunctionType):
-        if isinstance(inner, type) or _claims(inner):
-            return None
-        inner = inspect.getattr_static(type(inner), "__call__", None)
-    if not isinstance(inner, types.FunctionType) or _claims(inner):
-        return None
-    try:
-        return inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):
-        return None
-
-
-def _claims(function: object) -> bool:
-    """Say whether a callable carries a signature that somebody wrote for it."""
-    return inspect.getattr_static(function, "__signature__", None) is not None
-
-
-def _without_self(function: object) -> str:
-    if not isinstance(function, types.MethodType) or not isinstance(function.__func__, types.FunctionType):
-        return ""
-    code = function.__func__.__code__
-    first = code.co_varnames[:1] if code.co_argcount else ()
-    return "; a method's first parameter is self" if first and first[0] not in ("self", "cls") else ""

@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from ._agent import Agent, check_facts
+from ._callables import call_with
 from ._decisions import RunStopped
 from ._entrance import before_run
 from ._envelope import Envelope
@@ -143,7 +144,7 @@ async def _configure(agent: Agent[Any], work: Work) -> None:
     work.journal.enter("config")
     with work.journal.origin("config"):
         if callable(facts):
-            answer: Any = facts(CallbackContext.of(work)) if takes_argument(facts) else facts()
+            answer: Any = call_with(facts, (), CallbackContext.of(work), rest=True)
             if inspect.isawaitable(answer):
                 answer = await answer
             work.facts = dict(check_facts(answer))
@@ -160,20 +161,6 @@ def _narrowed(window: int, model: Model) -> int:
     """Return the loop's window, or the model's own where that is smaller and it says so."""
     own: Any = getattr(model, "window", None)
     return min(window, own) if isinstance(own, int) and not isinstance(own, bool) and own > 0 else window
-
-
-def takes_argument(function: Callable[..., Any]) -> bool:
-    """Say whether a callback takes a positional argument."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    positional = (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.VAR_POSITIONAL,
-    )
-    return any(parameter.kind in positional for parameter in parameters)
 
 
 def make_work(

@@ -11,6 +11,7 @@ from typing import TypeAlias, final
 import attrs
 import trio
 
+from ._callables import CALLBACKS, check_takes
 from ._compact import Compaction, step_limit
 from ._decisions import RunStopped
 from ._kept import saving_seconds
@@ -51,7 +52,9 @@ class ToolLoop:
     compaction: Compaction | None = attrs.Factory(Compaction)
 
     def __attrs_post_init__(self) -> None:
-        if not callable(self.window):
+        if callable(self.window):
+            check_takes("ToolLoop(window=...)", self.window, *CALLBACKS["window"])
+        else:
             check_tool_window(self.window)
         check_int("ToolLoop(max_steps=...)", self.max_steps, 1)
         check_int("ToolLoop(max_parallel_tools=...)", self.max_parallel_tools, 1)

@@ -17,6 +17,7 @@ import trio
 
 from ._budget import ContentBudgets
 from ._call import Cached, Call, confirm, context_of, gate, needs_confirmation
+from ._callables import call_with, discard
 from ._decisions import RunStopped
 from ._frozen import freeze, thaw
 from ._journal import bare
@@ -202,7 +203,7 @@ async def _observe_output(work: Work, call: Call, output: Any) -> None:
     assert call.tool.on_output is not None
     try:
         with work.journal.running("tool"):
-            answer = call.tool.on_output(output, context_of(work, call))
+            answer = call_with(call.tool.on_output, (output,), context_of(work, call), rest=True)
             if inspect.isawaitable(answer):
                 await answer
     except Exception as error:  # noqa: BLE001
@@ -253,6 +254,7 @@ def _words(work: Work, call: Call, output: Any) -> str:
             with work.journal.origin("formatter"):
                 text = formatter(output)
             if not isinstance(text, str):
+                discard(text)
                 raise TypeError(f"to_model_output must return a string, not {type(text).__name__}")
             return text
         if call.tool.output_mode == "content":

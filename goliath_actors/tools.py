@@ -31,6 +31,7 @@ from typing import (
 
 import attrs
 
+from ._callables import CALLBACKS, check_takes
 from ._frozen import FrozenDict, freeze
 from ._json import parse_arguments
 from ._schema import (
@@ -388,6 +389,10 @@ def _check_settings(tool: Tool) -> None:
         value = getattr(tool, name)
         if not callable(value) and (value is not None or name == "execute"):
             raise ConfigError(f"{what}: {name} must be callable, not {value!r}")
+    for name in ("resolve_input", "to_model_output", "on_output"):
+        value = getattr(tool, name)
+        if value is not None:
+            check_takes(f"{what}: {name}", value, *CALLBACKS[name])
     for name in ("parse", "to_model_output"):
         if is_async(getattr(tool, name)):
             raise ConfigError(f"{what}: {name} must not be async; it is called where nothing may wait")

@@ -17,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goliath_actors import Extension, tool
+from goliath_actors._callables import CALLBACKS, check_takes
 from goliath_actors._decisions import StreamVerdict, combine
 from goliath_actors._journal import RunJournal
 from goliath_actors._panel import Panel
-from goliath_actors._roster import CALLBACKS, Roster, check_takes
+from goliath_actors._roster import Roster
 from goliath_actors.abc import ModelDone, ModelText
 from goliath_actors.errors import ConfigError, GoliathExtensionError, ToolInputError
 from goliath_actors.hooks import (
@@ -211,7 +212,7 @@ def test_a_method_without_self_is_told_so() -> None:
         ("confirm", lambda: True, "(request), but takes ()"),
         ("confirm", lambda call, more: True, "(request), but takes (call, more)"),
         ("fallback", lambda: "", "(request) or (request, ctx) or (request, ctx=), but takes ()"),
-        ("facts", lambda one, two: {}, "() or (ctx), but takes (one, two)"),
+        ("facts", lambda one, two: {}, "() or (ctx) or (ctx=), but takes (one, two)"),
         ("on_event", lambda: None, "(event), but takes ()"),
     ],
 )
