@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -67,11 +69,46 @@ def test_the_front_door_has_at_most_thirty_names() -> None:
     assert len(goliath_actors.__all__) <= 30
 
 
-def test_importing_the_package_loads_no_heavy_library() -> None:
-    heavy = ("httpx2", "tiktoken", "regex", "jsonschema", "pydantic", "sqlite3", "asyncio", "pytest", "mcp", "psycopg")
-    code = f"import sys, goliath_actors; print([name for name in {heavy!r} if name in sys.modules])"
+HEAVY = (
+    "httpx2 httpcore2 h2 anyio tiktoken regex jsonschema pydantic sqlite3 asyncio pytest psycopg starlette hypercorn "
+    "mcp opentelemetry prometheus_client rich"
+)
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import goliath_actors", f"trio attrs msgspec trio_util {HEAVY}"),
+        ("from goliath_actors import *", HEAVY),
+        ("import goliath_actors.hooks, goliath_actors.tools, goliath_actors.events, goliath_actors.errors", HEAVY),
+        ("import goliath_actors.testing", HEAVY.replace("pytest ", "")),  # trio.testing loads it
+        ("import goliath_actors.policies", HEAVY),
+    ],
+)
+def test_an_import_loads_no_heavy_library(statement: str, absent: str) -> None:
+    code = f"import sys; {statement}; print([name for name in {absent.split()!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_front_door_opens_the_rooms_that_type_checkers_read() -> None:
+    tree = ast.parse(Path(goliath_actors.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        alias.name: f".{statement.module}"
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+    assert typed == goliath_actors._ROOM_OF
+    assert sorted([*typed, "__version__"]) == goliath_actors.__all__
+    for name, room in typed.items():
+        assert getattr(goliath_actors, name) is getattr(importlib.import_module(room, "goliath_actors"), name)
+
+
+def test_a_name_that_there_is_not_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Agnet'"):
+        goliath_actors.Agnet  # noqa: B018
 
 
 def test_live_objects_show_only_what_is_promised() -> None:
