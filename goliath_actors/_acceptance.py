@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Literal, TypedDict, Unpack, final
@@ -18,12 +18,15 @@ from ._conversation import Actor, Entry
 from ._engine import Engine
 from ._envelope import Envelope, Job, Run, RunOptions
 from ._journal import RunJournal
+from ._panel import Panel
+from ._toolloop import ToolLoop
 from ._waits import refuse_cycle, waiter
 from .errors import ConfigError, ConversationBusy, MailboxFull, RunAborted
 from .values import Outcome
 
 __all__ = ["RESUMED", "Acceptance", "AskOptions", "listed"]
 
+REWRITE = "(rewrite)"  # the ask of what changes visibility, as the hooks that it asks see it
 RESUMED = "(resume)"  # the ask of an episode that takes up waiting calls, as observers see it
 
 
@@ -186,17 +189,49 @@ class Acceptance:
 
         Raises: `RuntimeClosed`, `ReentrantRun`.
         """
-        engine, entry = self._engine, self.entry(agent)
+        entry = self.entry(agent)
+        actor = self._actor_for_job(entry, conversation_id)
+        for run in actor.runs():
+            run.request_abort("requested", "the conversation was forgotten")
+        job = Job(partial(self._engine.store.forget, entry.key(conversation_id)), actor, copy_context())
+        self._engine.post(actor, job)
+        return job
+
+    def _actor_for_job(self, entry: Entry, conversation_id: str | None) -> Actor:
+        engine = self._engine
         if engine.life.state == "closed" or (engine.life.state != "open" and engine.asker() is None):
             raise engine.life.refusal()
         actor = engine.directory.make(entry, conversation_id)
         asker = waiter()
         if asker is not None:
             refuse_cycle(asker, actor)
-        for run in actor.runs():
-            run.request_abort("requested", "the conversation was forgotten")
-        job = Job(partial(engine.store.forget, entry.key(conversation_id)), actor, copy_context())
-        engine.post(actor, job)
+        return actor
+
+    def outside(self, entry: Entry, conversation_id: str | None) -> tuple[Envelope | None, Panel | None]:
+        """Return a panel for hooks that an application's change of a history asks, and what stands for the run that it
+        is none of; None and None where the loop asks none of them."""
+        if not isinstance(entry.agent.loop, ToolLoop):
+            return None, None
+        run = self.make(entry, conversation_id, REWRITE, None, None, self._plain, None)
+        run.journal.callbacks = ()  # there is no run, so there are no events of one
+        return run, self._engine.panel(entry, run)
+
+    @trio.lowlevel.enable_ki_protection
+    def post_rewrite(
+        self, entry: Entry, conversation_id: str | None, work: Callable[[Panel | None], Awaitable[None]]
+    ) -> Job:
+        """Give a change of what is visible a turn, so that it overlaps no run.
+
+        Raises: `RuntimeClosed`, `ReentrantRun`, `MailboxFull`.
+        """
+        actor = self._actor_for_job(entry, conversation_id)
+        if actor.current is not None and actor.waiting >= self._mailbox_capacity:
+            raise MailboxFull("conversation", actor.waiting, self._mailbox_capacity)
+        run, panel = self.outside(entry, conversation_id)
+        job = Job(partial(work, panel), actor, copy_context(), "rewrite", run)
+        if run is not None:
+            run.conversation = actor
+        self._engine.post(actor, job)
         return job
 
     def make(
@@ -229,6 +264,7 @@ class Acceptance:
             now,
             deadline,
             trio.CancelScope(deadline=deadline),
+            later=self._engine.afterwards.tell,
         )
 
     def _submit(

@@ -155,7 +155,7 @@ class Actor:
         waits = [run for run in self.runs() if run.state == "queued" and (self.in_line or run is not current)]
         oldest = max((now - run.accepted_at for run in waits), default=None)
         if not isinstance(current, Envelope):
-            phase = None if current is None else "forget"
+            phase = None if current is None else current.phase
             return ConversationStatus(None, phase, None, self.waiting, oldest)
         journal = current.journal
         since = journal.since if current.state != "queued" else current.accepted_at

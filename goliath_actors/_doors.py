@@ -7,6 +7,7 @@ store.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, Unpack, final
 
@@ -15,16 +16,18 @@ import trio
 from ._acceptance import RESUMED, Acceptance, AskOptions, listed
 from ._agent import Agent
 from ._arguments import hint
-from ._conversation import Actor
+from ._conversation import Actor, Entry
 from ._engine import Engine
-from ._envelope import Envelope, Run, RunOptions, Wait
+from ._envelope import Envelope, Job, Run, RunOptions, Wait
+from ._panel import Panel
+from ._rewrites import ApplicationDoors
 from ._run import make_work
 from ._threads import ConversationThreads
 from ._tools import invoke
 from ._waits import waiter
 from ._work import Health
-from .abc import Change
 from .errors import ConfigError, RunAborted
+from .threads import Thread
 from .tools import ToolOutcome
 from .values import Memory, Page, RunResult
 
@@ -198,11 +201,35 @@ class Doors:
         key = self._key(agent, conversation_id)
         return await self.engine.store.entries(key, before=before, after=after, limit=limit, anchor=anchor)
 
-    async def set_visibility(
-        self, agent: Agent[Any], conversation_id: str | None, changes: Mapping[str, tuple[bool, bool]]
+    def thread(self, agent: Agent[Any], conversation_id: str | None) -> Thread:
+        """Return what an application may do with a conversation's record and history (S5)."""
+        engine, acceptance = self.engine, self.acceptance
+        entry = acceptance.entry(agent)
+        key = entry.key(conversation_id)
+
+        async def turn(work: Callable[[Panel | None], Awaitable[None]]) -> None:
+            await self._rewrite(entry, conversation_id, work)
+
+        panel = partial(acceptance.outside, entry, conversation_id)
+        return Thread(ApplicationDoors(engine.store, key, lambda: panel()[1], turn, engine.afterwards.tell), key)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _rewrite(
+        self, entry: Entry, conversation_id: str | None, work: Callable[[Panel | None], Awaitable[None]]
     ) -> None:
-        """Change entries' visibility in one commit."""
-        await self.engine.store.commit(self._key(agent, conversation_id), Change(visibility=dict(changes)))
+        """Change what is visible, as a turn of its own.
+
+        Cancellation: it is not made, unless it was being made: then it is wholly there or not at all.
+        """
+        await self._notice()
+        job = self.acceptance.post_rewrite(entry, conversation_id, work)
+        done = False
+        try:
+            await self._wait_for(job)
+            done = True
+        finally:
+            if not done:
+                job.scope.cancel()
 
     def _key(self, agent: Agent[Any], conversation_id: str | None) -> str:
         return self.acceptance.entry(agent).key(conversation_id)
@@ -214,7 +241,9 @@ class Doors:
         Cancellation: only the wait ends.
         """
         await self._notice()
-        job = self.acceptance.post_forget(agent, conversation_id)
+        await self._wait_for(self.acceptance.post_forget(agent, conversation_id))
+
+    async def _wait_for(self, job: Job) -> None:
         asker = waiter()
         if asker is None:
             await job.done.wait()

@@ -8,7 +8,7 @@ here: that is the floor above.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, final
@@ -21,6 +21,7 @@ from ._directory import Directory, with_subagents
 from ._envelope import Envelope, Job, Wait, current_run
 from ._life import Life
 from ._panel import Panel, snapshots
+from ._rewrites import Afterwards
 from ._run import execute_run
 from ._supervisor import ObserverLimits, supervise
 from ._threads import ToolThreads
@@ -57,6 +58,7 @@ class Engine:
         self._hosted = trio.Event()
         # What calls a tool without a conversation. Live like an accepted envelope.
         self._invoked: set[Envelope] = set()
+        self.afterwards = Afterwards(self._start_beside, self.life.enter, self.life.leave)
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
@@ -85,7 +87,7 @@ class Engine:
             if isinstance(envelope, Envelope):
                 await self._run_turn(actor, envelope)
             else:
-                current_run.set(None)
+                current_run.set(envelope.run)
                 await _work_turn(envelope)
         finally:
             self._over(actor, envelope)
@@ -262,8 +264,13 @@ class Engine:
         life.settle()
         await life.finished.wait()
 
+    def _start_beside(self, task: Callable[..., Awaitable[None]], *args: Any) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(task, *args)
+
     @trio.lowlevel.enable_ki_protection
     async def _abort_all(self) -> None:
+        self.afterwards.hurry(trio.current_time() + (self._limits.hurry or 0))
         envelopes = [envelope for actor in self.directory for envelope in actor.envelopes()]
         envelopes += self._invoked
         for index, envelope in enumerate(envelopes, 1):
@@ -316,7 +323,7 @@ async def _work_turn(job: Job) -> None:
         with job.scope:
             await job.work()
         if job.scope.cancelled_caught:
-            job.error = RuntimeClosed("the runtime shut down before the store had forgotten the conversation")
+            job.error = RuntimeClosed(f"the runtime shut down before the conversation's turn to {job.phase} was over")
     except Exception as error:  # noqa: BLE001  # handed to whoever waits for the job
         job.error = error
     finally:

@@ -100,6 +100,8 @@ class Envelope:
     lenders: int = 0
     # Invariant: texts handed to this run that it has not taken, as the runs that they become if it never does (T7).
     steers: deque[Envelope] = attrs.Factory(deque)
+    # Tells of a rewrite of this run, beside it.
+    later: Callable[..., None] | None = None
     # What a subscriber that comes late gets first, and nobody else (H11).
     snapshots: Callable[[], list[Event]] | None = None
     _abort: Abort | None = None
@@ -361,11 +363,16 @@ def envelope_of(run: Run) -> Envelope:
 @final
 @attrs.define(eq=False)
 class Job:
-    """A turn of a conversation that is no run, such as forgetting it. It observes the same order."""
+    """A turn of a conversation that is no run, such as forgetting it. It observes the same order.
+
+    `phase` says what it does; `run` stands for it where it asks hooks, which may wait for other conversations.
+    """
 
     work: Callable[[], Awaitable[None]]
     conversation: Turn
     context_vars: Context | None
+    phase: str = "forget"
+    run: Envelope | None = None
     lenders: int = 0
     # Has a deadline once the runtime shuts down.
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)

@@ -13,6 +13,7 @@ from ._doors import Doors, StreamBlock
 from ._envelope import Envelope, Run
 from ._toolloop import ToolLoop
 from .errors import ConfigError
+from .threads import Thread
 from .values import ConversationStatus, Memory, Page, RunResult
 
 __all__ = ["Conversation"]
@@ -79,8 +80,22 @@ class Conversation:
         return await self._doors.history(self._agent, self.id, before=before, after=after, limit=limit, anchor=anchor)
 
     async def set_visibility(self, changes: Mapping[str, tuple[bool, bool]]) -> None:
-        """Set entries' visibility: entry id to (in the transcript, in the model's context). One atomic commit."""
-        await self._doors.set_visibility(self._agent, self.id, changes)
+        """Set entries' visibility: entry id to (in the transcript, in the model's context). One atomic commit.
+
+        It is a turn of the conversation: it waits for what was accepted before it, and overlaps no run. Under a
+        `ToolLoop`, `before_rewrite` is asked first, and `after_rewrite` is told later.
+
+        Raises: `ConfigError` for what is no such mapping; `StoreError` for an unknown entry; `GoliathExtensionError`;
+        `ReentrantRun` inside a run of this conversation; `MailboxFull`, `RuntimeClosed`. Then nothing is changed.
+
+        Cancellation: it is wholly made or not at all; while it waits for its turn, not at all.
+        """
+        await self.thread.mutate(lambda changing: changing.set_visibility(changes))
+
+    @property
+    def thread(self) -> Thread:
+        """The conversation's record and history, to be read and to be changed in one commit."""
+        return self._doors.thread(self._agent, self.id)
 
     async def forget(self) -> None:
         """Abort what runs and what waits, each with its observers, then delete the record.

@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 RECENT_EXCHANGES = 3
+CONFLICTS = 8  # how often a commit is tried while an application writes to the same record
 SAVE_SECONDS = 10.0  # C10: the bound on saving where `finish_timeout` is None
 OPEN = "open_run"  # key of a record's private data: a run with writes that was not closed yet
 
@@ -94,12 +95,17 @@ def _step(data: Any) -> Step | None:
 
 
 async def commit(work: Work, make: Callable[[Record], Change]) -> None:
-    """Commit what `make` says of the record; if the record has moved on, load it and try once more."""
-    try:
-        work.record = await work.store.commit(work.key, make(work.record), work.record.version)
-    except StoreConflict:
-        work.record = await work.store.load(work.key)
-        work.record = await work.store.commit(work.key, make(work.record), work.record.version)
+    """Commit what `make` says of the record; if the record has moved on, load it and try again, a few times.
+
+    Raises: `StoreConflict` if others keep writing, or if `make` says so of what is there now.
+    """
+    for _ in range(CONFLICTS - 1):
+        try:
+            work.record = await work.store.commit(work.key, make(work.record), work.record.version)
+            return
+        except StoreConflict:
+            work.record = await work.store.load(work.key)
+    work.record = await work.store.commit(work.key, make(work.record), work.record.version)
 
 
 def without_open(record: Record) -> Any:

@@ -17,11 +17,13 @@ from ._decisions import RunStopped, StreamVerdict
 from ._entrance import before_run
 from ._envelope import Envelope
 from ._request import say
+from ._rewrites import before_rewrite as ask_before_rewrite
 from ._stream import Screen
 from ._thinking import Said, Thinker, Thought
 from ._transcript import Draft, Transcript
 from ._waiting import WaitingCall
 from ._work import Ending, Work
+from .abc import Entry
 from .errors import ConfigError
 from .events import Answer, Confirm, RunWaiting, Steered
 from .hooks import (
@@ -29,7 +31,6 @@ from .hooks import (
     AfterRewrite,
     AfterStep,
     AfterTools,
-    BeforeRewrite,
     Complete,
     Continue,
     NextStep,
@@ -60,6 +61,8 @@ class NativeRun:
     steer: Envelope | None = None
     # The number of steps when a user last spoke.
     since: int = 0
+    # A rewrite whose commit is under way, and the ask that it keeps.
+    rewriting: tuple[Entry, AfterRewrite] | None = None
 
     async def go(self, responded: tuple[Respond, Responded] | None) -> Ending:
         """Store the ask, or take up what waited, then take steps until there is an answer."""
@@ -114,21 +117,22 @@ class NativeRun:
         return await self._finish(text, draft, output=thought.output)
 
     async def _regenerate(self) -> None:
-        """Drop what was said behind the last ask, after `before_rewrite`; then tell `after_rewrite`."""
+        """Drop what was said behind the last ask, after `before_rewrite`; `after_rewrite` is told beside the run."""
         work, transcript = self.work, self.transcript
         ask = transcript.last_ask
         assert ask is not None  # `last_ask` has looked
         changes = {"truncate_after": ask.id, "removed": [entry.id for entry in transcript.behind(ask)]}
-        metadata: dict[str, Any] = {}
-        private: dict[str, Any] = {}
-        if work.panel.hears("before_rewrite"):
-            decision = await work.panel.decide("before_rewrite", BeforeRewrite("regenerate", changes))
-            for patch in decision.patches:
-                metadata |= patch.metadata or {}
-                private |= patch.private or {}
+        metadata, private = await ask_before_rewrite(work.panel, "regenerate", changes)
+        self.rewriting = ask, AfterRewrite("regenerate", changes)
         await transcript.regenerate(ask, metadata, private)
-        if work.panel.hears("after_rewrite"):
-            await work.panel.observe("after_rewrite", AfterRewrite("regenerate", changes))
+        self._tell_rewritten()
+
+    def _tell_rewritten(self) -> None:
+        """The rewrite is in the store: tell it, beside the run."""
+        work, rewriting = self.work, self.rewriting
+        self.rewriting = None
+        if rewriting is not None and work.later is not None:
+            work.later(work.key, work.panel, rewriting[1])
 
     # --- texts that are handed in (T7) ------------------------------------------------------------------------------
 
@@ -348,6 +352,8 @@ class NativeRun:
                 checked = await self._checked(draft, ask)
                 last = [checked] if checked.message.text.strip() else []
         await self.transcript.close(results, last)
+        if self.rewriting is not None and await self.transcript.is_last(self.rewriting[0]):
+            self._tell_rewritten()  # the commit that was cut had arrived after all
         steer = self.steer
         if steer is not None and any(entry.private.get(STEER) == steer.id for entry in self.transcript.kept):
             self.work.steers.remove(steer)  # the commit that was cut had arrived after all: never given twice

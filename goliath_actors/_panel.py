@@ -104,6 +104,12 @@ class Panel:
             context = self._contexts[hook.index] = _Context(self)
         return context
 
+    def beside(self, row: str, journal: RunJournal) -> Panel:
+        """Return a panel that tells one row beside the run, with a journal of its own and the extensions' state."""
+        for hook in self.hooks(row):
+            self._context(hook)
+        return attrs.evolve(self, journal=journal, contexts=dict(self._contexts))
+
     def close(self) -> None:
         """Nothing is asked any more: let the contexts go, which know this panel, so that all is freed at once."""
         self._contexts.clear()

@@ -13,6 +13,7 @@ import attrs
 
 from ._frozen import thaw
 from .abc import Model, ModelRequest
+from .threads import StepThread
 from .tools import ToolDescriptor, ToolOutcome
 from .values import (
     Diagnostic,
@@ -234,8 +235,8 @@ class ResolveContext(Question):
 
     messages: tuple[Message, ...] | None = None
     history: tuple[Message, ...] = ()
-    # Any: the thread facade of the tool loop, narrowed to this phase.
-    thread: Any = None
+    # None only where a test makes the question by hand.
+    thread: StepThread | None = None
 
 
 @attrs.frozen(eq=False)

@@ -194,6 +194,7 @@ def make_work(
         threads=threads,
         submit=panel.submit,
         delegating=run.delegating,
+        later=run.later,
         context=run.context,
         confirm=agent.confirm if options.confirm is None else options.confirm,
         confirm_timeout=agent.confirm_timeout if options.confirm_timeout is None else options.confirm_timeout,

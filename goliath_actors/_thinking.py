@@ -18,6 +18,7 @@ from ._composition import compose, system_text, unique_calls
 from ._decisions import StreamVerdict, combine
 from ._provider import Failure, prompt_parts
 from ._request import Reply, Route, Wanted, ask_model
+from ._step_thread import step_thread
 from ._stream import Screen
 from ._text import clip
 from ._transcript import Transcript
@@ -163,7 +164,7 @@ class Thinker:
         history = self.transcript.messages()
         messages = history
         if self.work.panel.hears("resolve_context"):
-            question = _Resolving(None, history)
+            question = _Resolving(None, history, step_thread(self.transcript))
             made: list[_Resolving] = [question]
 
             async def inner(asked: _Resolving) -> tuple[Message, ...]:

@@ -21,6 +21,7 @@ from ._work import Work
 from .abc import UNSET, Change, Entry, Record, Unset
 from .events import MemoryError
 from .hooks import BeforeAppend
+from .threads import APPENDED
 from .values import Message, ToolCall
 
 __all__ = ["CURSOR", "Draft", "Transcript"]
@@ -167,6 +168,11 @@ class Transcript:
         with self.work.journal.origin("memory"):
             await self._commit(self._entries(drafts))
 
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Take entries into account that were stored beside this run's own."""
+        for entry in entries:
+            self._take(entry)
+
     async def wait(self, calls: Sequence[WaitingCall]) -> None:
         """Keep calls that wait for a person, in one commit, beside those that wait already.
 
@@ -267,7 +273,8 @@ class Transcript:
     @property
     def last_ask(self) -> Entry | None:
         """The last message that a user sent, None if there is none; texts of hooks do not count."""
-        asks = [entry for entry in self.kept if entry.role == "user" and not entry.private.get("continued")]
+        made = ("continued", APPENDED)
+        asks = [entry for entry in self.kept if entry.role == "user" and not any(map(entry.private.get, made))]
         return asks[-1] if asks else None
 
     def behind(self, entry: Entry) -> list[Entry]:
@@ -308,6 +315,16 @@ class Transcript:
         if copies:
             del self.kept[0], self._sendable[0]
             self._take(copies[0])
+
+    async def is_last(self, ask: Entry) -> bool:
+        """In a clean-up: say whether nothing but a summary stands behind an entry in the store; False if that cannot be
+        found out. Never raises an `Exception`."""
+        behind: list[Entry] | None = None
+        try:
+            behind = await self._stored_behind(ask)
+        except Exception as error:  # noqa: BLE001  # an exception from here would replace the one that is passing
+            self.work.journal.emit_closing(MemoryError, error=describe(error))
+        return behind is not None and all(entry.role == "summary" for entry in behind)
 
     async def _stored_behind(self, ask: Entry) -> list[Entry]:
         """Return what lies behind an entry in the store, the hidden as well as the shown."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._envelope import Envelope, Turn, current_run
+from ._envelope import Envelope, Job, Turn, current_run
 from .errors import ReentrantRun
 
 __all__ = ["refuse_cycle", "waiter"]
@@ -28,6 +28,8 @@ def refuse_cycle(asker: Envelope, conversation: Turn) -> None:
     while pending:
         here = pending.pop()
         current = here.current
+        if isinstance(current, Job):
+            current = current.run
         if current is asker:
             assert start is not None  # what has its turn somewhere has its conversation
             raise ReentrantRun(_chain(path, start, here))

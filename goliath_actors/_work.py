@@ -20,7 +20,7 @@ from ._panel import Panel
 from ._schema import OutputSchema
 from ._threads import ConversationThreads
 from .abc import Model, Record, Store, TokenCounter
-from .hooks import Respond
+from .hooks import AfterRewrite, Respond
 from .tools import Delegating, Tool
 from .values import Message, Responded, Waiting
 
@@ -56,6 +56,8 @@ class Work:
     submit: Callable[..., Any]
     # How agents that are tools of this one are run; None outside of a runtime.
     delegating: Delegating | None = None
+    # Tells of a rewrite that was committed, beside the run: the record's key, the extensions, the question.
+    later: Callable[[str, Panel, AfterRewrite], None] | None = None
     # Any: the application's own object and callables, whose results are checked where they are used.
     context: Any = None
     confirm: Callable[..., Any] | None = None

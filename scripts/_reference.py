@@ -32,6 +32,7 @@ MODULES: Final = {
     "goliath_actors": "The front door: what most programs need.",
     "goliath_actors.tools": "Tools, confirmations, and what tools get.",
     "goliath_actors.values": "The frozen words of the domain.",
+    "goliath_actors.threads": "A conversation's record and history, for applications and hooks.",
     "goliath_actors.abc": "What an application may bring: models, stores, token counters.",
     "goliath_actors.models": "Models over HTTP, and a second brain over HTTP.",
     "goliath_actors.models.local": "A real model on this machine, for tests and demonstrations (extra `local`).",

@@ -36,6 +36,7 @@ WRITTEN = [page for page in PAGES if PRINTED not in page.parents]
 PUBLIC = (
     "goliath_actors",
     "goliath_actors.hooks",
+    "goliath_actors.threads",
     "goliath_actors.tools",
     "goliath_actors.values",
     "goliath_actors.events",

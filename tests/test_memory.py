@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from goliath_actors import Conductor, Extension, Memory, RunAborted, Skip, Stop, open_runtime, tool
-from goliath_actors._kept import INTERRUPTED, OPEN
+from goliath_actors._kept import CONFLICTS, INTERRUPTED, OPEN
 from goliath_actors.abc import Change, ModelDone, ModelText, Record
 from goliath_actors.errors import GoliathExtensionError, ModelError
 from goliath_actors.events import Answer, MemoryError, Remember
@@ -451,8 +451,10 @@ async def test_a_save_onto_a_newer_memory_adds_to_it() -> None:
     assert [e.ask for e in memory.recent] == ["their ask", "hello"]
 
 
-async def test_a_save_that_was_overtaken_twice_is_told() -> None:
-    store = Overtaken(2, Change(metadata={}))
+async def test_a_save_that_is_overtaken_a_few_times_is_made_and_one_that_always_is_is_told() -> None:
+    result = await run(planned(["done"]), store=Overtaken(CONFLICTS - 1, Change(metadata={})))
+    assert told(result, MemoryError) == []
+    store = Overtaken(CONFLICTS, Change(metadata={}))
     result = await run(planned(["done"]), store=store)
     assert result.text == "done"
     (error,) = told(result, MemoryError)

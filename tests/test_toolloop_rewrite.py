@@ -58,9 +58,8 @@ async def test_the_last_ask_is_answered_anew() -> None:
         result = await runtime.conversation().rewrite("regenerate")
     assert result.text == "two"
     assert [question.ask for row, _, question in journal.questions if row == "before_run"] == ["second"]
-    assert (
-        journal.rows.index("before_rewrite") < journal.rows.index("after_rewrite") < journal.rows.index("before_plan")
-    )
+    assert journal.rows.index("before_rewrite") < journal.rows.index("before_plan")
+    assert journal.rows.count("after_rewrite") == 1
     entries = await history(store, agent)
     check_closed(entries)
     assert said(entries) == [("user", "first"), ("assistant", "zero"), ("user", "second"), ("assistant", "two")]
