@@ -22,6 +22,7 @@ PROMISED = {
         Retry Skip Decline NextStep Complete Continue RunPatch PlanPatch ModelPatch MetadataPatch""",
     "goliath_actors.tools": """tool Tool ToolContext ToolDescriptor ToolOutcome ConfirmRequest Confirmed Suspend
         approve_all""",
+    "goliath_actors.threads": "Mutation RewritingMutation StepThread Thread",
     "goliath_actors.abc": """Model Store TokenCounter ModelRequest ModelText ModelToolCall ModelUsage ModelDone Record
         Change Entry""",
     "goliath_actors.values": """Plan Step Memory Exchange Message ToolCall Outcome Abort RunResult Stopped Responded
@@ -119,5 +120,5 @@ def test_live_objects_show_only_what_is_promised() -> None:
     assert shown(goliath_actors.Run) == "abort ask conversation_id events followed_by id outcome state wait wait_ended"
     assert shown(goliath_actors.Conversation) == (
         "abort forget history id memory resume rewrite run set_visibility status steer stream submit submit_resume "
-        "submit_rewrite"
+        "submit_rewrite thread"
     )
