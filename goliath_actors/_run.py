@@ -6,7 +6,7 @@ Configuration stops here: rooms below get the pieces they use (`Work`), never th
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import attrs

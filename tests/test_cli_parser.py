@@ -35,7 +35,8 @@ def test_without_a_command_the_help_goes_to_standard_error(capsys: pytest.Captur
     [
         (
             ["talk"],
-            "there is no command 'talk' (there are chat, serve, token, demo, tools, hooks, loadtest); see 'goliath-actors --help'",
+            "there is no command 'talk' (there are chat, serve, token, demo, tools, hooks, loadtest); "
+            "see 'goliath-actors --help'",
         ),
         (["chat", "--timeout", "soon"], "argument --timeout: 'soon' is no positive number of seconds; see"),
         (["chat", "--timeout", "0"], "argument --timeout: '0' is no positive number of seconds; see"),
