@@ -262,10 +262,11 @@ class BeforeRequest(Question):
 
 @attrs.frozen(eq=False)
 class AroundModel(Question):
-    """One attempt of a model call."""
+    """One attempt of a model call. `model` is the name of the model that is about to be asked."""
 
     request: ModelRequest
     attempt: int
+    model: str = ""
 
 
 @attrs.frozen(eq=False)
@@ -277,12 +278,13 @@ class TransformStream(Question):
 
 @attrs.frozen(eq=False)
 class AfterResponse(Question):
-    """A terminal provider message, or the error in its place."""
+    """A terminal provider message, or the error in its place. `model` is the name of the model that it came from."""
 
     role: str
     message: Message | None = None
     error: BaseException | None = None
     usage: Usage | None = None
+    model: str = ""
 
 
 @attrs.frozen(eq=False)

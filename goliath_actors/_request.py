@@ -122,6 +122,12 @@ class _Attempt(AroundModel):
         return self._route
 
 
+def _name_of(model: Model | None) -> str:
+    """Return a model's name; one that a patch brought may have none."""
+    name = getattr(model, "name", "")
+    return name if isinstance(name, str) else ""
+
+
 async def ask_model(work: Work, wanted: Wanted, screen: Screen) -> Reply | Failure | StreamVerdict:
     """Make one model request, with as many attempts as the model allows (T11).
 
@@ -223,7 +229,7 @@ class _Asking:
             max_output_tokens=wanted.output_cap,
             attempt=number,
         )
-        question = _Attempt(request, number, route=wanted.route)
+        question = _Attempt(request, number, _name_of(wanted.route.model), route=wanted.route)
         self.scope, self.streamed, self.failed, self.too_large = trio.CancelScope(), None, [], None
         problem: Exception | None = None
         reply: Reply | None = None
@@ -288,7 +294,7 @@ class _Asking:
             provider_options=freeze(route.provider_options),
         )
         timeout = question._timeout if patch.timeout is None else patch.timeout
-        return attrs.evolve(question, request=request, route=route, timeout=timeout)
+        return attrs.evolve(question, request=request, model=_name_of(route.model), route=route, timeout=timeout)
 
     # --- one generation ---------------------------------------------------------------------------------------------
 
@@ -308,9 +314,9 @@ class _Asking:
             self.failed.append(outcome)
         if work.panel.hears("after_response"):
             if isinstance(outcome, Exception):
-                terminal = AfterResponse(request.role, None, outcome, usage)
+                terminal = AfterResponse(request.role, None, outcome, usage, _name_of(self.model))
             else:
-                terminal = AfterResponse(request.role, outcome.message, None, usage)
+                terminal = AfterResponse(request.role, outcome.message, None, usage, _name_of(self.model))
             await work.panel.observe("after_response", terminal)
             work.journal.enter(request.role)
         if isinstance(outcome, Exception):
@@ -360,7 +366,9 @@ class _Asking:
         if panel.hears("after_response"):
             heard = generation.heard
             message = heard.response(heard).message
-            await panel.observe("after_response", AfterResponse(self.wanted.role, message, None, heard.usage))
+            await panel.observe(
+                "after_response", AfterResponse(self.wanted.role, message, None, heard.usage, _name_of(self.model))
+            )
         return verdict
 
 

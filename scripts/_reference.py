@@ -37,6 +37,8 @@ MODULES: Final = {
     "goliath_actors.models": "Models over HTTP, and a second brain over HTTP.",
     "goliath_actors.models.local": "A real model on this machine, for tests and demonstrations (extra `local`).",
     "goliath_actors.stores": "Where conversations live between runs.",
+    "goliath_actors.logs": "Log records of runs; see [the guide](../guides/observing.md).",
+    "goliath_actors.otel": "Spans of runs; see [the guide](../guides/observing.md).",
     "goliath_actors.mcp": "Tools of MCP servers; see [the guide](../guides/mcp.md).",
     "goliath_actors.files": "Virtual files for conversations, and tools for them; see [the guide](../guides/files.md).",
     "goliath_actors.tokens": "Token counters.",

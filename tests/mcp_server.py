@@ -87,6 +87,11 @@ def make() -> MCPServer:
         return "x" * size
 
     @server.tool(annotations=READS, structured_output=False)
+    def trace(ctx: Context) -> str:
+        """Tell the trace that the call belongs to."""
+        return str((ctx.request_context.meta or {}).get("traceparent"))
+
+    @server.tool(annotations=READS, structured_output=False)
     async def learn(name: str, ctx: Context) -> str:
         """Have one more tool."""
         server.add_tool(lambda: name, name=name, description=f"Say {name}.", annotations=READS, structured_output=False)

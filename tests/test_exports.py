@@ -44,6 +44,8 @@ PROMISED = {
     "goliath_actors.loadtest": """run_load Scenario Turn Burst Clients Provider RuntimeShape Dice InProcess
         BackendTarget Target LoadReport Check Threshold read_scenario read_threshold as_page""",
     "goliath_actors.files": "CompositeFiles MemoryFiles SqliteFiles StaticFiles file_tools",
+    "goliath_actors.logs": "Logs",
+    "goliath_actors.otel": "Tracing trace_headers",
     "goliath_actors.mcp": "McpTools McpOutput McpProgress",
     "goliath_actors.testing": "ScriptedModel ScriptExhausted tool_calls Gate Journal FailingStore check_events",
 }
@@ -84,6 +86,7 @@ HEAVY = (
         ("import goliath_actors.hooks, goliath_actors.tools, goliath_actors.events, goliath_actors.errors", HEAVY),
         ("import goliath_actors.testing", HEAVY.replace("pytest ", "")),  # trio.testing loads it
         ("import goliath_actors.policies", HEAVY),
+        ("import goliath_actors.mcp, goliath_actors.otel, goliath_actors.logs", HEAVY),
     ],
 )
 def test_an_import_loads_no_heavy_library(statement: str, absent: str) -> None:

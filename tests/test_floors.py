@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_envelope", "_decisions"),
     ("_mailbox", "_waits", "_nest", "_pipe"),
     ("_panel",),
-    ("files", "mcp", "models", "policies", "stores"),
+    ("files", "logs", "mcp", "models", "otel", "policies", "stores"),
     ("_conformance", "_work"),
     ("testing",),
     ("_prompts", "_provider", "_stream", "_session", "_composition", "_subagent", "_waiting"),

@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 import trio
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from goliath_actors import Agent, Conductor, Extension, Tool, ToolLoop, approve_all, open_runtime, tool
 from goliath_actors.errors import (
@@ -26,6 +29,7 @@ from goliath_actors.errors import (
     ToolTimeout,
 )
 from goliath_actors.mcp import McpOutput, McpProgress, McpTools
+from goliath_actors.otel import Tracing
 from goliath_actors.testing import ScriptedModel, check_events, tool_calls
 
 from .mcp_server import make
@@ -44,6 +48,7 @@ ALL = [
     "fail",
     "picture",
     "large",
+    "trace",
     "learn",
 ]
 
@@ -279,6 +284,21 @@ async def test_progress_is_told_in_order() -> None:
     assert {(one.tool, one.run_id, one.conversation_id, one.call_id) for one in heard} == {
         ("count", result.run_id, "c1", result.steps[0].call_id)
     }
+
+
+async def test_a_trace_goes_along_to_the_server() -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tools = McpTools(stdio=STDIO, stderr="discard")
+    agent = agent_of(Tracing(tracer_provider=provider), tools, replies=[tool_calls(("trace", {})), "done"])
+    async with open_runtime(agent) as runtime:
+        result = await runtime.run("go")
+    (span,) = [span for span in exporter.get_finished_spans() if span.name == "execute_tool trace"]
+    assert span.context is not None
+    told, _, _ = (result.steps[0].result or "").rpartition("-")  # the last part is flags
+    assert told == f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}"
+    provider.shutdown()
 
 
 # --- calls that end early -------------------------------------------------------------------------------------------
