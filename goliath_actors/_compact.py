@@ -14,11 +14,11 @@ import trio
 from ._budget import count_prompt, provider_reserve
 from ._composition import compose
 from ._provider import describe, prompt_parts
-from ._request import Reply, Route, Wanted, ask_model
+from ._request import Reply, Wanted, ask_model
 from ._stream import Screen
 from ._text import clip
 from ._transcript import Draft, Transcript
-from ._work import Work
+from ._work import Route, Work
 from .abc import Entry
 from .errors import ConfigError
 from .events import HookDecision, MemoryError

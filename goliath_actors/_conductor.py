@@ -20,11 +20,10 @@ from ._frozen import freeze
 from ._judge import Escalated, find_identical, two_failures, unmet
 from ._kept import forget_open_run, open_run, settle
 from ._memory import recall
-from ._request import Route
 from ._roles import CAPS, Device, Malformed, Missing, Replaced, told
 from ._session import Session, SessionFallback, check_int
 from ._tools import dispatch, run_call
-from ._work import Ending, Work
+from ._work import Ending, Route, Work
 from .errors import ConfigError, ToolFailure
 from .events import PlanMade
 from .hooks import AfterPlan, BeforePlan, PlanPatch, Respond, Retry, Stop

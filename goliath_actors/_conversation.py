@@ -130,7 +130,7 @@ class Actor:
         head.followed_by = left[0]
         if self.mailbox is None:
             self.mailbox = Mailbox()
-        for run in reversed(left):
+        for run in left:  # each goes behind the one before it
             self.mailbox.post_next(run)
         return left
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ._decisions import combine
-from ._work import Work
+from ._work import Route, Work
 from .hooks import BeforeRun, Stop
 
 __all__ = ["before_run"]
@@ -31,10 +31,8 @@ async def before_run(work: Work, ask: str, entry: Literal["run", "resume", "stee
     work.instructions, work.facts = merged.instructions, merged._facts
     if decision.patches:
         patch = combine(decision.patches)
-        if patch.model is not None:
-            work.model, work.settings, work.provider_options = patch.model, {}, {}
-        work.settings = {**work.settings, **(patch.settings or {})}
-        work.provider_options = {**work.provider_options, **(patch.provider_options or {})}
+        route = Route.of(work).patched(patch)
+        work.model, work.settings, work.provider_options = route.model, route.settings, route.provider_options
         work.messages = (*work.messages, *(patch.messages or ()))
         if patch.tools is not None:
             work.tools = {name: tool for name, tool in work.tools.items() if name in set(patch.tools)}

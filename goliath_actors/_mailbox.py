@@ -43,12 +43,14 @@ class Mailbox:
             self._front = len(self._waiting)
 
     def post_next(self, envelope: Envelope) -> None:
-        """Put a replacement in front of everything but earlier replacements (R8a) and jobs with what is before them."""
+        """Put a replacement, or a text that was not taken, in front of everything but earlier ones (R8a, T7) and jobs
+        with what is before them."""
         if self._waiting is None:
             self._waiting = deque()
         self._waiting.insert(self._front, envelope)
         self._front += 1
-        self.replacement = envelope
+        if envelope.replaces:
+            self.replacement = envelope
 
     def take(self) -> Envelope | Job | None:
         """Remove and return the oldest envelope, None if there is none."""

@@ -22,10 +22,10 @@ from ._kept import (
 )
 from ._prompts import memory_budget, scribe_messages
 from ._provider import CounterFailed, counting, describe
-from ._request import Reply, Route, Wanted, ask_model
+from ._request import Reply, Wanted, ask_model
 from ._stream import Screen
 from ._text import clip_tokens, estimate
-from ._work import Work
+from ._work import Route, Work
 from .abc import UNSET, Change, Record
 from .events import MemoryError, Recall, Remember
 from .hooks import AfterRecall, BeforeRemember, Skip

@@ -21,14 +21,14 @@ from ._frozen import freeze
 from ._generation import Generation
 from ._provider import CounterFailed, Failure, classify, describe, prompt_parts
 from ._stream import Screen
-from ._work import Work
+from ._work import Route, Work
 from .abc import Model, ModelRequest, ModelResponse, ToolSpec
 from .errors import GoliathBudgetError, ModelError
 from .events import Budget, HookDecision
 from .hooks import AfterResponse, AroundModel, BeforeRequest, ModelPatch
 from .values import Message
 
-__all__ = ["Reply", "Route", "Wanted", "ask_model", "say"]
+__all__ = ["Reply", "Wanted", "ask_model", "say"]
 
 RETRY_AFTER_AT_MOST = 60.0  # T11: a longer pause is not waited for, the attempt counts as failed for good
 BACKOFF_FIRST, BACKOFF_AT_MOST = 0.5, 8.0  # seconds; "full jitter": uniform between 0 and first * 2 ** retries
@@ -39,30 +39,6 @@ VISIBLE_ROLES = frozenset({"answer", "step"})
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
-
-
-@attrs.frozen(eq=False)
-class Route:
-    """Which model is asked, and how."""
-
-    model: Model
-    settings: Mapping[str, Any]
-    provider_options: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, work: Work) -> Route:
-        """The run's own route."""
-        return cls(work.model, work.settings, work.provider_options)
-
-    def patched(self, patch: Any) -> Route:
-        """Apply the model, settings and options of a run, plan or model patch (T10): with a model nothing is
-        inherited; without one, settings merge by field and options by key."""
-        fresh = patch.model is not None
-        return Route(
-            patch.model if fresh else self.model,
-            {**({} if fresh else self.settings), **(patch.settings or {})},
-            {**({} if fresh else self.provider_options), **(patch.provider_options or {})},
-        )
 
 
 @attrs.frozen(eq=False)

@@ -23,10 +23,10 @@ from ._prompts import (
     plan_schema,
 )
 from ._provider import Failure, counting
-from ._request import EMPTY_REPLY, Reply, Route, Wanted, ask_model
+from ._request import EMPTY_REPLY, Reply, Wanted, ask_model
 from ._stream import Screen
 from ._text import clip
-from ._work import Work
+from ._work import Route, Work
 from .abc import ModelResponse
 from .errors import ModelError, ToolInputError
 from .tools import CheckedInput, Tool

@@ -32,6 +32,10 @@ from .values import Abort, Outcome
 __all__ = ["ObserverLimits", "supervise"]
 
 
+# A shutdown at once (`drain(0)`) must not cut every observer off at its first checkpoint: they would be told nothing.
+LEAST_SECONDS = 1.0
+
+
 @attrs.define(eq=False)
 class ObserverLimits:
     """How long each observer of a runtime may take. Shared by its runs, so that a shutdown can hurry all of them."""
@@ -59,8 +63,8 @@ class ObserverLimits:
         return self.hurry if self.seconds is None else self.seconds
 
     def hurry_up(self, grace: float) -> None:
-        """From now on an unbounded observer gets `grace` seconds (R11)."""
-        self.hurry = grace
+        """From now on an unbounded observer gets `grace` seconds (R11), but no less than it takes to say something."""
+        grace = self.hurry = max(grace, LEAST_SECONDS)
         if self.seconds is None:
             for scope in self._open:
                 scope.deadline = min(scope.deadline, trio.current_time() + grace)

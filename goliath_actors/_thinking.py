@@ -17,12 +17,12 @@ from ._compact import Compaction, compact, step_limit
 from ._composition import compose, system_text, unique_calls
 from ._decisions import StreamVerdict, combine
 from ._provider import Failure, prompt_parts
-from ._request import Reply, Route, Wanted, ask_model
+from ._request import Reply, Wanted, ask_model
 from ._step_thread import step_thread
 from ._stream import Screen
 from ._text import clip
 from ._transcript import Transcript
-from ._work import Work
+from ._work import Route, Work
 from .abc import ToolSpec
 from .errors import GoliathExtensionError, ModelError, ModelUnavailable
 from .events import PlanMade

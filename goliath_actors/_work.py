@@ -24,7 +24,7 @@ from .hooks import AfterRewrite, Respond
 from .tools import Delegating, Tool
 from .values import Message, Responded, Waiting
 
-__all__ = ["CallbackContext", "Ending", "Health", "Loop", "Work"]
+__all__ = ["CallbackContext", "Ending", "Health", "Loop", "Route", "Work"]
 
 
 @attrs.define(eq=False)
@@ -99,6 +99,30 @@ class Work:
             yield
         finally:
             scope.deadline = trio.current_time() + left
+
+
+@attrs.frozen(eq=False)
+class Route:
+    """Which model is asked, and how."""
+
+    model: Model
+    settings: Mapping[str, Any]
+    provider_options: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, work: Work) -> Route:
+        """The run's own route."""
+        return cls(work.model, work.settings, work.provider_options)
+
+    def patched(self, patch: Any) -> Route:
+        """Apply the model, settings and options of a run, plan or model patch (T10): with a model nothing is
+        inherited; without one, settings merge by field and options by key."""
+        fresh = patch.model is not None
+        return Route(
+            patch.model if fresh else self.model,
+            {**({} if fresh else self.settings), **(patch.settings or {})},
+            {**({} if fresh else self.provider_options), **(patch.provider_options or {})},
+        )
 
 
 @attrs.frozen

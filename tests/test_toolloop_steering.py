@@ -312,3 +312,42 @@ def test_a_text_is_never_lost_and_never_given_twice_wherever_the_run_is_cut(late
     while not trio.run(main, at, clock=MockClock(autojump_threshold=0)):
         at += 1
     assert at > 15
+
+
+async def test_texts_that_were_not_taken_are_run_in_the_order_in_which_they_were_handed_in() -> None:
+    gate = Gate()
+    agent = native([gate.then("x"), "one", "two", "three", "queued"])
+    async with open_runtime(agent) as runtime:
+        talk = runtime.conversation()
+        first = talk.submit("first")
+        await gate.wait_reached()
+        queued = talk.submit("queued")
+        for text in ("one", "two", "three"):
+            talk.steer(text)
+        first.abort()
+        await first.wait_ended()
+        followed = first.followed_by
+        assert followed is not None
+        assert (await followed.wait()).text == "one"
+        assert (await queued.wait()).text == "queued"
+    asks = [request.messages[-1].text.split("\n\n")[-1] for request in requests(agent)]
+    assert asks == ["first", "one", "two", "three", "queued"]
+
+
+async def test_a_text_that_was_not_taken_is_no_replacement_that_a_later_one_replaces() -> None:
+    gate, second = Gate(), Gate()
+    agent = native([gate.then("x"), second.then("one"), "two", "instead"])
+    async with open_runtime(agent) as runtime:
+        talk = runtime.conversation()
+        first = talk.submit("first")
+        await gate.wait_reached()
+        for text in ("one", "two"):
+            talk.steer(text)
+        first.abort()
+        await second.wait_reached()
+        replacement = talk.submit(
+            "instead", when_busy="replace"
+        )  # aborts "one", which runs, and not "two", which waits
+        await replacement.wait()
+    asks = [request.messages[-1].text.split("\n\n")[-1] for request in requests(agent)]
+    assert asks == ["first", "one", "two", "instead"]
