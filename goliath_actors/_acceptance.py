@@ -21,6 +21,7 @@ from ._journal import RunJournal
 from ._panel import Panel
 from ._toolloop import ToolLoop
 from ._waits import refuse_cycle, waiter
+from .abc import Store
 from .errors import ConfigError, ConversationBusy, MailboxFull, RunAborted
 from .values import Outcome
 
@@ -193,7 +194,7 @@ class Acceptance:
         actor = self._actor_for_job(entry, conversation_id)
         for run in actor.runs():
             run.request_abort("requested", "the conversation was forgotten")
-        job = Job(partial(self._engine.store.forget, entry.key(conversation_id)), actor, copy_context())
+        job = Job(partial(_forget, self._engine.store, entry.key(conversation_id)), actor, copy_context())
         self._engine.post(actor, job)
         return job
 
@@ -373,3 +374,13 @@ def _supersede(actor: Actor) -> None:
 def listed(names: Iterable[str]) -> str:
     """Return the names, for an error message."""
     return ", ".join(map(repr, names)) or "none"
+
+
+async def _forget(store: Store, key: str) -> None:
+    """Delete a record; where processes share the store, once no other one has a run of the conversation."""
+    hold = getattr(store, "hold", None)
+    if hold is None:
+        await store.forget(key)
+        return
+    async with hold(key):
+        await store.forget(key)

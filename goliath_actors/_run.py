@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import Any, Literal
 
 import attrs
@@ -25,7 +26,7 @@ from ._toolloop import ToolLoop
 from ._waiting import waiting_ask
 from ._work import CallbackContext, Ending, Health, Work
 from .abc import Model, Store
-from .errors import ConfigError
+from .errors import ConfigError, LeaseLost
 from .events import Escalate, RunStarted
 from .hooks import Respond
 from .values import Responded, RunResult, Stopped
@@ -91,6 +92,21 @@ async def execute_run(
         raise journal.early_error
     journal.emit(RunStarted)
     work = make_work(agent, run, panel, store, key, health, threads)
+    hold = getattr(store, "hold", None)
+    if hold is None:
+        return await _execute(agent, work)
+    journal.enter("lease")
+    try:
+        async with AsyncExitStack() as turn:
+            with journal.origin("memory"):
+                await turn.enter_async_context(hold(key))
+            return await _execute(agent, work)
+    except LeaseLost as error:
+        journal.blame(error, "memory")
+        raise
+
+
+async def _execute(agent: Agent[Any], work: Work) -> Finished:
     done = False
     try:
         finished = await _drive(agent, work)

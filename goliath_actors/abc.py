@@ -232,8 +232,10 @@ class Store(Protocol):
     Every method is a checkpoint. A key of which nothing is known is no error anywhere: it has an empty record, no
     entries, and no lease.
 
-    Optional attributes: `durable` (True if what `commit` returned survives the process, and `acquire`'s tokens too),
-    and the async context manager protocol: a runtime enters the store when it opens and leaves it last.
+    Optional attributes: `durable` (True if what `commit` returned survives the process, and `acquire`'s tokens too);
+    `hold(key)`, an async context manager that a runtime enters around each run of that conversation, before it reads
+    anything (`LeasedStore` has one); and the async context manager protocol: a runtime enters the store when it opens
+    and leaves it last.
     """
 
     async def load(self, key: str) -> Record:

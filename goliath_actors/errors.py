@@ -11,10 +11,12 @@ __all__ = [
     "ConfigError",
     "ContextOverflow",
     "ConversationBusy",
+    "ConversationElsewhere",
     "FallbackError",
     "GoliathBudgetError",
     "GoliathError",
     "GoliathExtensionError",
+    "LeaseLost",
     "MailboxFull",
     "ModelError",
     "ModelUnavailable",
@@ -214,6 +216,25 @@ class StoreError(GoliathError):
 
 class StoreConflict(StoreError):
     """The record has moved on, or the lease was lost; nothing was changed."""
+
+
+class LeaseLost(StoreConflict):
+    """This process had a conversation's lease and lost it: another one may have the conversation now."""
+
+
+class ConversationElsewhere(StoreError):
+    """Another process has a run of the conversation, for longer than was to be waited; ask again later.
+
+    `retry_after` is a number of seconds after which that process has renewed its lease, or has lost it.
+    """
+
+    def __init__(self, key: str, retry_after: float) -> None:
+        self.key = key
+        self.retry_after = retry_after
+        super().__init__(key, retry_after)
+
+    def __str__(self) -> str:
+        return f"another process has a run of {self.key!r}; ask again in {self.retry_after:g} seconds"
 
 
 class StoreTooNew(StoreError):

@@ -35,7 +35,7 @@ PROMISED = {
         ConversationBusy RuntimeClosed RunAborted ReentrantRun ModelError ModelUnavailable ContextOverflow Refused
         RateLimited FallbackError StoreConflict ToolFailure""",
     "goliath_actors.models": "AnthropicMessages Fallbacks HttpFallback Limited LimitedStatistics OpenAIChat",
-    "goliath_actors.stores": "InMemoryStore PostgresStore SqliteStore",
+    "goliath_actors.stores": "InMemoryStore LeasedStore PostgresStore SqliteStore",
     "goliath_actors.policies": "Audit Guardrail RateLimit Redact Retrieval TokenBudget ToolPolicy",
     "goliath_actors.server": """Ledger Server ServerConfig Token Visitor ask_client create_app hash_token make_token
         read_tokens recorded serve""",
