@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 OBJECT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -39,6 +40,8 @@ def say(message: dict[str, Any]) -> None:
 
 def main() -> None:
     way = sys.argv[1]
+    if len(sys.argv) > 2:
+        Path(sys.argv[2]).write_text(f"{os.getpid()}\n", encoding="utf-8")
     tools = LISTS.get(way, [GOOD])
     for line in sys.stdin:
         message = json.loads(line)

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from goliath_actors import Agent, Conductor, Extension, Tool, ToolLoop, approve_all, open_runtime, tool
+from goliath_actors import Agent, Conductor, Extension, Tool, ToolContext, ToolLoop, approve_all, open_runtime, tool
 from goliath_actors.errors import (
     ConfigError,
     RunAborted,
@@ -408,6 +408,50 @@ async def test_cancelling_the_runtime_in_a_call_ends_the_process_too(tmp_path: P
     assert scope.cancelled_caught
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_a_tool_that_is_kept_beyond_the_runtime_says_so_instead_of_waiting(tmp_path: Path) -> None:
+    tools = McpTools(stdio=STDIO, stderr="discard")
+    async with open_runtime(agent_of(tools)) as runtime:
+        pid = (await runtime.invoke_tool("pid", {})).output.text
+        (echo,) = [tool for tool in tools.tools if tool.name == "echo"]
+    with pytest.raises(ToolFailure, match="mcp is closed: its runtime has ended"):
+        await echo.start(echo.check({"text": "x"}), ToolContext())
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
+
+
+async def test_cancelling_the_opening_of_a_runtime_leaves_no_process(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    tools = McpTools(stdio=[sys.executable, str(HERE / "mcp_raw_server.py"), "mute", str(pids)], stderr="discard")
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+
+            async def open_it() -> None:
+                async with open_runtime(agent_of(tools)):
+                    raise AssertionError("opened")
+
+            nursery.start_soon(open_it)
+            await until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+            scope.cancel()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pids.read_text()), 0)
+
+
+async def test_two_agents_share_one_server() -> None:
+    tools = McpTools(stdio=STDIO, stderr="discard")
+    one, two = agent_of(tools, name="one"), agent_of(tools, name="two")
+    async with open_runtime(one, two) as runtime:
+        pids = [(await runtime.invoke_tool("pid", {}, agent=name)).output.text for name in ("one", "two")]
+    assert pids[0] == pids[1]
+
+
+async def test_a_callback_for_progress_that_raises_changes_nothing() -> None:
+    def raising(progress: McpProgress) -> None:
+        raise OSError("no screen")
+
+    async with open_runtime(agent_of(McpTools(stdio=STDIO, stderr="discard", on_progress=raising))) as runtime:
+        assert (await runtime.invoke_tool("count", {"to": 3})).output.text == "counted"
 
 
 async def test_one_extension_can_be_opened_again_after_it_was_closed() -> None:

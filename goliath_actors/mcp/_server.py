@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["McpProgress", "Server"]
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds after a first and after many failed attempts to connect
+REFRESH_PAUSE = 0.1  # seconds between two looks at a list that changes
 MOST_PAGES = 100  # of one list of tools: a server that never comes to an end must not hold us up
 MOST_WAITING = 256  # calls that may wait for their turn, at `max_parallel` at a time
 REASON_CHARS = 300
@@ -80,6 +81,7 @@ class Server:
     _attempt: _Attempt = attrs.Factory(_Attempt)
     _wanted: trio.Event = attrs.Factory(trio.Event)
     _changed: trio.Event = attrs.Factory(trio.Event)
+    _kept: bool = False
     _known: bool = False
     _failures: int = 0
     _not_before: float = -math.inf
@@ -138,7 +140,7 @@ class Server:
         await trio.lowlevel.checkpoint()
         if self._client is not None:
             return self._client
-        if self._not_before > trio.current_time():
+        if not self._kept or self._not_before > trio.current_time():
             raise self._unreached()
         attempt = self._attempt
         self._wanted.set()
@@ -148,6 +150,8 @@ class Server:
         return attempt.client
 
     def _unreached(self) -> ToolFailure:
+        if not self._kept:
+            return ToolFailure(f"{self.name} is closed: its runtime has ended.")
         left = max(1, math.ceil(self._not_before - trio.current_time()))
         return ToolFailure(f"{self.name} cannot be reached ({self._problem}); try again in {left} s.")
 
@@ -162,7 +166,15 @@ class Server:
 
         Cancellation: the client is left, its process ended: asked to, then made to, within seconds.
         """
-        first, self._failures, self._not_before = True, 0, -math.inf
+        self._failures, self._not_before, self._kept = 0, -math.inf, True
+        try:
+            await self._keep(required, task_status)
+        finally:
+            self._kept = False
+            self._give_up()
+
+    async def _keep(self, required: bool, task_status: trio.TaskStatus[str | None]) -> None:
+        first = True
         while True:
             connected = await self._hold(task_status.started if first else None)
             if first and not connected:
@@ -268,6 +280,7 @@ class Server:
                 self.listed(await _all_tools(client))
             except Exception as error:  # noqa: BLE001  # the list stays as it was
                 _log.warning("%s: its changed list of tools cannot be read: %s", self.name, self._said(error))
+            await trio.sleep(REFRESH_PAUSE)  # a server that changes it all the time is not asked all the time
 
     def _said(self, error: BaseException) -> str:
         """What went wrong, without secrets. What leaves the library's task groups is a group, also of one."""
