@@ -22,6 +22,7 @@ from ._config import ServerConfig
 from ._door import Endpoint, Guard, door
 from ._hosting import Hosting, Visitor
 from ._ledger import Ledger, Recorder
+from ._openapi import openapi
 from ._problems import Problem, respond_problem
 from ._recovery import Recovery
 from ._routes import Routes, respond
@@ -76,11 +77,19 @@ def create_app(
     def in_dialect(path: str, method: str, scope: str, endpoint: Endpoint) -> Route:
         return Route(path, door(config, scope, endpoint, respond_error), methods=[method])
 
+    # One route for both methods, so that a refusal of a third can name them.
+    conversation = {
+        "GET": door(config, "read", routes.get_conversation),
+        "DELETE": door(config, "chat", routes.delete_conversation),
+    }
+
+    async def one_conversation(request: Request) -> Response:
+        return await conversation["DELETE" if request.method == "DELETE" else "GET"](request)
+
     run = _C + "/{id}/runs/{run_id}"
     table: list[BaseRoute] = [
         at(_C, "GET", "read", routes.get_conversations),
-        at(_C + "/{id}", "GET", "read", routes.get_conversation),
-        at(_C + "/{id}", "DELETE", "chat", routes.delete_conversation),
+        Route(_C + "/{id}", one_conversation, methods=list(conversation)),
         at(_C + "/{id}/history", "GET", "read", routes.get_history),
         at(_C + "/{id}/runs", "POST", "chat", routes.post_run),
         at(_C + "/{id}/steer", "POST", "chat", routes.post_steer),
@@ -97,6 +106,7 @@ def create_app(
         at("/v1/statistics", "GET", "admin", _Statistics(runtime).get),
         Route("/healthz", _Health(hosting).live, methods=["GET"]),
         Route("/readyz", _Health(hosting).ready, methods=["GET"]),
+        Route("/openapi.json", _document, methods=["GET"]),
         Route("/", _page, methods=["GET"]),
         Mount("/assets", _Assets(directory=STATIC / "assets", check_dir=False)),
     ]
@@ -163,6 +173,11 @@ class _Health:
         return respond(
             {"status": "ok"} if why is None else {"status": "no", "reason": why}, 200 if why is None else 503
         )
+
+
+async def _document(request: Request) -> Response:
+    await trio.lowlevel.checkpoint()
+    return respond(openapi())
 
 
 async def _page(request: Request) -> Response:

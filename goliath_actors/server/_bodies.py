@@ -30,12 +30,11 @@ __all__ = [
 ]
 
 MAX_ID: Final = 256  # characters of a conversation's id; the runtime's own holds the principal's name as well
-MAX_TEXT: Final = 500_000  # characters of an ask
 MAX_TIMEOUT: Final = 86_400.0
 MAX_KEY: Final = 200
 MAX_INT: Final = 2**53 - 1
 
-Text = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT, pattern=r"\S")]
+Text = Annotated[str, msgspec.Meta(pattern=r"\S")]  # how long it may be, `max_body` says
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT)]
 Reason = Annotated[str, msgspec.Meta(max_length=1000)]

@@ -21,7 +21,7 @@ from goliath_actors import Agent, Run, RunResult
 from goliath_actors.errors import RunAborted
 from goliath_actors.events import Answer, Event, Retraction, TextDelta
 
-from ._bodies import MAX_TEXT, check_conversation_id, idempotency_key, read_json
+from ._bodies import check_conversation_id, idempotency_key, read_json
 from ._hosting import Asking, Hosted, Hosting, Visitor
 from ._problems import Problem, run_problem
 from ._recovery import Recovery
@@ -291,8 +291,6 @@ def _whole(messages: list[ChatMessage]) -> str:
 def _checked(text: str) -> str:
     if not text.strip():
         raise Problem("invalid", "the user's message is blank", field="messages")
-    if len(text) > MAX_TEXT:
-        raise Problem("invalid", f"an ask has at most {MAX_TEXT} characters", field="messages")
     return text
 
 

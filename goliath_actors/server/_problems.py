@@ -105,7 +105,7 @@ def run_problem(error: BaseException | None, show: bool) -> dict[str, Any]:
     """Return an error that ended a run as JSON data: its name, and its words if the client may see them."""
     name = type(error).__name__
     words = f"the run failed ({name})"
-    if isinstance(error, RunAborted):
+    if isinstance(error, RunAborted | ConfigError):  # our own words
         words = str(error)
     elif show and error is not None:
         words = str(error) or name

@@ -291,7 +291,7 @@ class Routes:
         for agent in agents:
             if agent.name == name:
                 return agent
-        raise Problem("invalid", f"there is no agent {name!r}; GET /v1/agents lists them", field="agent")
+        raise Problem("not-found", f"there is no agent {name!r}; GET /v1/agents lists them", field="agent")
 
     def _place(self, request: Request, visitor: Visitor, agent: str | None = None) -> _Place:
         named = agent if agent is not None else query_text(request.query_params, "agent", MAX_NAME)
