@@ -123,14 +123,15 @@ class Acceptance:
         actor = entry.actors.get(conversation_id)
         if actor is not None:
             self._refuse_busy(actor, when_busy, waits=waits)
-        self._refuse_waiting(actor, when_busy)
+        if self._max_waiting is not None and when_busy != "replace":
+            self._refuse_waiting(actor, self._max_waiting)
         actor = engine.directory.make(entry, conversation_id)
         run = self.make(entry, conversation_id, ask, context, timeout, options, on_event)
         run.conversation = actor
         engine.life.accepted += 1
         if when_busy == "replace" and actor.current is not None:
             _replace(actor, run)
-        if answers is None and rewrite is None:
+        if actor.current is not None and answers is None and rewrite is None:
             _supersede(actor)
         engine.post(actor, run)
         # Last, since a callback may do anything: ask, abort, raise what is no `Exception`.
@@ -248,7 +249,9 @@ class Acceptance:
         """Return a new envelope that nobody has yet. `timeout` is in seconds from now."""
         run_id = next(self._ids)
         agent = entry.agent
-        callbacks = tuple([callback for callback in (agent.on_event, on_event) if callback is not None])
+        callbacks: tuple[Callable[[Any], object], ...] = ()
+        if agent.on_event is not None or on_event is not None:
+            callbacks = tuple([callback for callback in (agent.on_event, on_event) if callback is not None])
         now = trio.current_time()
         deadline = math.inf if timeout is None else now + timeout
         return Envelope(
@@ -335,11 +338,9 @@ class Acceptance:
         if when_busy == "queue" and actor.waiting >= self._mailbox_capacity:
             raise MailboxFull("conversation", actor.waiting, self._mailbox_capacity)
 
-    def _refuse_waiting(self, actor: Actor | None, when_busy: str) -> None:
-        if self._max_waiting is None or when_busy == "replace":
-            return
+    def _refuse_waiting(self, actor: Actor | None, at_most: int) -> None:
         waiting = self._engine.life.waiting
-        if waiting < self._max_waiting:
+        if waiting < at_most:
             return
         turns = self._engine.turns
         if actor is not None and actor.current is not None:
@@ -349,7 +350,7 @@ class Acceptance:
         else:
             starts = turns.limit is None or turns.running < turns.limit
         if not starts:
-            raise MailboxFull("runtime", waiting, self._max_waiting)
+            raise MailboxFull("runtime", waiting, at_most)
 
 
 def _replace(actor: Actor, run: Envelope) -> None:

@@ -45,13 +45,18 @@ def check_ask(ask: object, options: RunOptions, on_event: Callable[..., object] 
         raise ConfigError("ask is blank; there is nothing to answer")
     if when_busy not in ("queue", "refuse", "replace"):
         raise ConfigError(f'when_busy must be "queue", "refuse" or "replace", not {when_busy!r}')
-    for name, value in (("confirm", options.confirm), ("on_event", on_event)):
-        if value is not None and not callable(value):
-            raise ConfigError(f"{name} must be callable, not {type(value).__name__}")
-        if value is not None:
-            check_takes(name, value, *CALLBACKS[name])
-    check_on_event("on_event", on_event)
+    if options.confirm is not None:
+        _check_callable("confirm", options.confirm)
+    if on_event is not None:
+        _check_callable("on_event", on_event)
+        check_on_event("on_event", on_event)
     check_seconds("confirm_timeout", options.confirm_timeout)
+
+
+def _check_callable(name: str, value: object) -> None:
+    if not callable(value):
+        raise ConfigError(f"{name} must be callable, not {type(value).__name__}")
+    check_takes(name, value, *CALLBACKS[name])
 
 
 def check_count(what: str, value: object, least: int, *, none: bool = True) -> None:

@@ -34,6 +34,7 @@ class Entry:
     agent: Agent[Any]
     # The agent's name as part of a store's key, escaped so that it holds no slash.
     prefix: str
+    threads: ToolThreads = attrs.Factory(ToolThreads)
     actors: dict[str | None, Actor] = attrs.Factory(dict)
 
     def key(self, conversation_id: str | None) -> str:
@@ -86,10 +87,11 @@ class Actor:
             self._health = Health()
         return self._health
 
-    def threads(self, shared: ToolThreads) -> ConversationThreads:
+    @property
+    def threads(self) -> ConversationThreads:
         """This conversation's share of the worker threads."""
         if self._threads is None:
-            self._threads = ConversationThreads(shared)
+            self._threads = ConversationThreads(self.entry.threads)
         return self._threads
 
     def envelopes(self) -> Iterator[Envelope | Job]:

@@ -17,6 +17,7 @@ import trio
 from ._agent import Agent
 from ._conversation import Actor, Entry
 from ._subagent import Delegate
+from ._threads import ToolThreads
 from .errors import ConfigError
 
 __all__ = ["Directory", "with_subagents"]
@@ -49,9 +50,12 @@ class Directory:
     """Every conversation in memory."""
 
     def __init__(self, agents: tuple[Agent[Any], ...], idle_timeout: float) -> None:
+        threads = ToolThreads()
         # Half a surrogate pair is no text for a file, but it is a name; escaped it is both.
         prefixes = (quote(agent.name, safe="", errors="surrogatepass") for agent in agents)
-        self.entries = {agent.name: Entry(agent, prefix) for agent, prefix in zip(agents, prefixes, strict=True)}
+        self.entries = {
+            agent.name: Entry(agent, prefix, threads) for agent, prefix in zip(agents, prefixes, strict=True)
+        }
         self.idle_timeout = idle_timeout
         # Invariant: the list holds exactly the actors without a head; `idle_since` never falls along it.
         self._first: Actor | None = None

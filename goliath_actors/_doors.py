@@ -22,10 +22,8 @@ from ._envelope import Envelope, Job, Run, RunOptions, Wait
 from ._panel import Panel
 from ._rewrites import ApplicationDoors
 from ._run import make_work
-from ._threads import ConversationThreads
 from ._tools import invoke
 from ._waits import waiter
-from ._work import Health
 from .errors import ConfigError, RunAborted
 from .threads import Thread
 from .tools import ToolOutcome
@@ -48,22 +46,25 @@ class Doors:
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
-    @trio.lowlevel.enable_ki_protection  # as the waits of an `Envelope`
-    async def run(
+    @property
+    def closed(self) -> bool:
+        """True once nothing is accepted any more: then a caller is to `notice` first."""
+        return self.engine.life.state == "closed"
+
+    def run(
         self, agent: Named, conversation_id: str | None, ask: str, **options: Unpack[AskOptions]
-    ) -> RunResult:
-        """As `Runtime.run`.
+    ) -> Awaitable[RunResult]:
+        """Accept an ask, and return what waits for it as its owner. As `Runtime.run`, which notices first.
 
-        Cancellation: as of `Runtime.run`.
+        Not async, so that a caller's wait is one coroutine less deep: each costs at every step.
         """
-        await self._notice()
-        return await self.engine.own(self.acceptance.accept(agent, conversation_id, ask, waits=True, **options))
+        return self.engine.own(self.acceptance.accept(agent, conversation_id, ask, waits=True, **options))
 
-    async def _notice(self) -> None:
+    async def notice(self) -> None:
         """Let a caller that is cancelled notice it before it is refused: what closed the runtime may be what cancelled
         the caller, who then is to see `Cancelled` and no error (R10). No checkpoint where asks are accepted (R2)."""
         life = self.engine.life
-        if life.state != "closed":
+        if not self.closed:
             return
         asker = self.engine.asker()
         if asker is not None:  # a run: its turn in the abort of all may be yet to come
@@ -77,7 +78,7 @@ class Doors:
     def stream(self, agent: Named, conversation_id: str | None, ask: str, **options: Unpack[AskOptions]) -> StreamBlock:
         """As `Runtime.stream`."""
         return StreamBlock(
-            lambda: self.acceptance.accept(agent, conversation_id, ask, waits=True, **options), self._notice
+            lambda: self.acceptance.accept(agent, conversation_id, ask, waits=True, **options), self.notice
         )
 
     def steer(self, agent: Agent[Any], conversation_id: str | None, text: str, **options: Unpack[AskOptions]) -> Run:
@@ -108,7 +109,7 @@ class Doors:
 
         Cancellation: as of `run`.
         """
-        await self._notice()
+        await self.notice()
         accept = self.acceptance.accept
         return await self.engine.own(
             accept(agent, conversation_id, RESUMED, waits=True, answers=dict(answers), **options)
@@ -137,7 +138,7 @@ class Doors:
 
         Cancellation: as of `run`.
         """
-        await self._notice()
+        await self.notice()
         accept = self.acceptance.accept
         return await self.engine.own(accept(agent, conversation_id, f"({kind})", waits=True, rewrite=kind, **options))
 
@@ -156,7 +157,7 @@ class Doors:
 
         Cancellation: the tool unwinds; a write that had begun may have happened.
         """
-        await self._notice()
+        await self.notice()
         engine = self.engine
         entry = self.acceptance.entry(agent)
         if engine.life.state not in ("open", "draining") and engine.asker() is None:
@@ -169,8 +170,8 @@ class Doors:
         run = self.acceptance.make(entry, None, f"invoke {name}", context, None, options, None)
         run.journal.callbacks = ()  # there is no run, so there are no events of one; hooks are asked all the same
         panel = engine.panel(entry, run)
-        threads = ConversationThreads(engine.threads)
-        work = make_work(entry.agent, run, panel, engine.store, entry.key(None), Health(), threads)
+        nowhere = Actor(entry, None)  # in no directory: it is no conversation's
+        work = make_work(entry.agent, run, panel, engine.store, entry.key(None), nowhere)
         with engine.invoking(run), run.scope:
             return await _interruptibly(invoke, work, name, input)
         error = run.early_reply
@@ -221,7 +222,7 @@ class Doors:
 
         Cancellation: it is not made, unless it was being made: then it is wholly there or not at all.
         """
-        await self._notice()
+        await self.notice()
         job = self.acceptance.post_rewrite(entry, conversation_id, work)
         done = False
         try:
@@ -240,7 +241,7 @@ class Doors:
 
         Cancellation: only the wait ends.
         """
-        await self._notice()
+        await self.notice()
         await self._wait_for(self.acceptance.post_forget(agent, conversation_id))
 
     async def _wait_for(self, job: Job) -> None:

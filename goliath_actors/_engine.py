@@ -24,7 +24,6 @@ from ._panel import Panel, snapshots
 from ._rewrites import Afterwards
 from ._run import execute_run
 from ._supervisor import ObserverLimits, supervise
-from ._threads import ToolThreads
 from ._waits import refuse_cycle, waiter
 from .abc import Store
 from .errors import ReentrantRun, RuntimeClosed
@@ -51,7 +50,6 @@ class Engine:
         self.directory = Directory(with_subagents(agents), math.inf if idle_timeout is None else idle_timeout)
         self.store = store
         self.life = Life()
-        self.threads = ToolThreads()
         self.turns = Turns(max_running, self._start)
         self._limits = ObserverLimits(finish_timeout)
         self._nursery: trio.Nursery | None = None
@@ -74,46 +72,42 @@ class Engine:
         envelope = actor.current
         assert envelope is not None
         assert self._nursery is not None
-        if isinstance(envelope, Envelope):
-            self.life.running += 1  # it has its turn from here on, though its task takes its first step a tick later
         context, envelope.context_vars = envelope.context_vars, None
         assert context is not None
         start = self._nursery.start_soon
-        context.run(lambda: start(self._turn, actor, envelope, name=actor.label))
+        if isinstance(envelope, Envelope):
+            self.life.running += 1  # it has its turn from here on, though its task takes its first step a tick later
+            context.run(lambda: start(self._run_turn, actor, envelope, name=actor.label))
+        else:
+            context.run(lambda: start(self._job_turn, actor, envelope, name=actor.label))
 
     @trio.lowlevel.enable_ki_protection
-    async def _turn(self, actor: Actor, envelope: Envelope | Job) -> None:
-        try:
-            if isinstance(envelope, Envelope):
-                await self._run_turn(actor, envelope)
-            else:
-                current_run.set(envelope.run)
-                await _work_turn(envelope)
-        finally:
-            self._over(actor, envelope)
-
     async def _run_turn(self, actor: Actor, run: Envelope) -> None:
-        current_run.set(run)
         entry = actor.entry
-        panel = self.panel(entry, run)
-        run.snapshots = partial(snapshots, panel.roster, panel.journal)  # no way to the panel: it knows the run
-        execute = partial(
-            execute_run,
-            entry.agent,
-            run,
-            panel,
-            self.store,
-            entry.key(actor.conversation_id),
-            actor.health,
-            actor.threads(self.threads),
-        )
         try:
-            await supervise(run, execute, panel, self._limits, self._report_fatal)
+            current_run.set(run)
+            panel = self.panel(entry, run)
+            if panel.roster.extensions:
+                run.snapshots = partial(snapshots, panel.roster, panel.journal)  # no way to the panel: it knows the run
+            key = entry.key(actor.conversation_id)
+            execute = partial(execute_run, entry.agent, run, panel, self.store, key, actor)
+            try:
+                await supervise(run, execute, panel, self._limits, self._report_fatal)
+            finally:
+                panel.close()
+                self.life.running -= 1
+                assert run.outcome is not None
+                self.life.count(run.outcome)
         finally:
-            panel.close()
-            self.life.running -= 1
-            assert run.outcome is not None
-            self.life.count(run.outcome)
+            self._over(actor, run)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _job_turn(self, actor: Actor, job: Job) -> None:
+        try:
+            current_run.set(None)
+            await _work_turn(job)
+        finally:
+            self._over(actor, job)
 
     def panel(self, entry: Entry, run: Envelope) -> Panel:
         """Return the extensions of a run."""
@@ -175,15 +169,16 @@ class Engine:
         with self.waiting(asker, wait):
             yield
 
-    @trio.lowlevel.enable_ki_protection
-    async def own(self, run: Envelope) -> RunResult:
-        """Wait for an accepted run as its owner, and as the run in whose context this is called, if any.
+    def own(self, run: Envelope) -> Awaitable[RunResult]:
+        """Return what waits for an accepted run as its owner, and as the run in whose context this is called, if any.
 
         Cancellation: aborts the run, cause `caller`, and goes on when it is over, unless it never began (R7).
         """
         asker = waiter()
-        if asker is None:
-            return await run.own()
+        return run.own() if asker is None else self._own_from(asker, run)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _own_from(self, asker: Envelope, run: Envelope) -> RunResult:
         with self.waiting(asker, Wait(run, owned=True)):
             return await run.own()
 

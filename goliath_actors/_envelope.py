@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import Context, ContextVar
@@ -99,7 +98,7 @@ class Envelope:
     # How many waits for this run have lent it their slots (R4).
     lenders: int = 0
     # Invariant: texts handed to this run that it has not taken, as the runs that they become if it never does (T7).
-    steers: deque[Envelope] = attrs.Factory(deque)
+    steers: list[Envelope] = attrs.Factory(list)
     # Tells of a rewrite of this run, beside it.
     later: Callable[..., None] | None = None
     # What a subscriber that comes late gets first, and nobody else (H11).

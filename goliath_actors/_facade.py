@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, Unpack, final
 
 import attrs
+import trio
 
 from ._acceptance import AskOptions
 from ._agent import Agent
@@ -32,12 +33,16 @@ class Conversation:
         name = "(default)" if self.id is None else self.id
         return f"<Conversation {self._agent.name}/{name}>"
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self, ask: str, **options: Unpack[AskOptions]) -> RunResult:
         """Ask and wait, as `Runtime.run`.
 
         Cancellation: aborts the run and goes on once its observers were told.
         """
-        return await self._doors.run(self._agent, self.id, ask, **options)
+        doors = self._doors
+        if doors.closed:
+            await doors.notice()
+        return await doors.run(self._agent, self.id, ask, **options)
 
     def submit(self, ask: str, **options: Unpack[AskOptions]) -> Run:
         """Ask without waiting, as `Runtime.submit`."""

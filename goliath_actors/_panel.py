@@ -112,7 +112,8 @@ class Panel:
 
     def close(self) -> None:
         """Nothing is asked any more: let the contexts go, which know this panel, so that all is freed at once."""
-        self._contexts.clear()
+        if self._contexts:
+            self._contexts.clear()
 
     # --- rows that decide -------------------------------------------------------------------------------------------
 

@@ -18,23 +18,26 @@ from ._callables import call_with
 from ._decisions import RunStopped
 from ._entrance import before_run
 from ._envelope import Envelope
+from ._frozen import FrozenDict
 from ._journal import RunJournal
 from ._kept import keep_writes, saving_seconds
 from ._panel import Panel
-from ._threads import ConversationThreads
 from ._toolloop import ToolLoop
 from ._waiting import waiting_ask
-from ._work import CallbackContext, Ending, Health, Work
+from ._work import CallbackContext, Corner, Ending, Work
 from .abc import Model, Store
 from .errors import ConfigError, LeaseLost
-from .events import Escalate, RunStarted
+from .events import Escalate, Event, RunStarted
 from .hooks import Respond
 from .values import Responded, RunResult, Stopped
 
 __all__ = ["Finished", "execute_run", "make_work"]
 
 
-@attrs.frozen
+_NO_ANSWERS: Mapping[str, Any] = FrozenDict()
+
+
+@attrs.define
 class Finished:
     """How a run came to its own end, before its observers are told."""
 
@@ -42,7 +45,7 @@ class Finished:
     ending: Ending
     stopped: Stopped | None = None
 
-    def result(self, journal: RunJournal) -> RunResult:
+    def result(self, journal: RunJournal, trace: tuple[Event, ...]) -> RunResult:
         """Return the result with everything that the journal has by now."""
         ending = self.ending
         return RunResult(
@@ -55,7 +58,7 @@ class Finished:
             reason=ending.reason,
             best_effort=ending.best_effort,
             steps=tuple(journal.steps),
-            trace=journal.trace,
+            trace=trace,
             stopped=self.stopped,
             responded=ending.responded,
             waiting=ending.waiting,
@@ -77,8 +80,7 @@ async def execute_run(
     panel: Panel,
     store: Store,
     key: str,
-    health: Health,
-    threads: ConversationThreads,
+    corner: Corner,
 ) -> Finished:
     """Do everything of a run that lies inside its scope.
 
@@ -91,7 +93,7 @@ async def execute_run(
     if journal.early_error is not None:
         raise journal.early_error
     journal.emit(RunStarted)
-    work = make_work(agent, run, panel, store, key, health, threads)
+    work = make_work(agent, run, panel, store, key, corner)
     hold = getattr(store, "hold", None)
     if hold is None:
         return await _execute(agent, work)
@@ -121,14 +123,16 @@ async def _execute(agent: Agent[Any], work: Work) -> Finished:
 async def _drive(agent: Agent[Any], work: Work) -> Finished:
     responded: tuple[Respond, Responded] | None = None
     try:
-        await _configure(agent, work)
+        if callable(agent.facts) or callable(getattr(agent.loop, "window", None)):
+            await _configure(agent, work)
         known = work.entry == "resume" or work.rewrite is not None
         if known:  # what it is about stands in the record
             await _load(work)
             work.ask = await _ask_of(agent, work)
-        work.ask, verdict, who = await before_run(work, work.ask, work.entry)
-        if isinstance(verdict, Respond):
-            responded = verdict, Responded(who, "before_run", verdict.reason, verdict.outcome)
+        if work.panel.hears("before_run"):
+            work.ask, verdict, who = await before_run(work, work.ask, work.entry)
+            if isinstance(verdict, Respond):
+                responded = verdict, Responded(who, "before_run", verdict.reason, verdict.outcome)
         if not known and getattr(agent.loop, "recalls", True):
             await _load(work)
         ending = await agent.loop.drive(work, responded)
@@ -155,8 +159,6 @@ async def _load(work: Work) -> None:
 async def _configure(agent: Agent[Any], work: Work) -> None:
     """Resolve what is asked once a run: facts and window. Failures have origin `config`."""
     facts, window = agent.facts, getattr(agent.loop, "window", None)
-    if not callable(facts) and not callable(window):
-        return
     work.journal.enter("config")
     with work.journal.origin("config"):
         if callable(facts):
@@ -185,13 +187,12 @@ def make_work(
     panel: Panel,
     store: Store,
     key: str,
-    health: Health,
-    threads: ConversationThreads,
+    corner: Corner,
 ) -> Work:
     """Gather the pieces of a run: the agent's, with what the ask says for itself in front."""
     options = run.options
     window = getattr(agent.loop, "window", None)
-    facts: Mapping[str, str] = {} if callable(agent.facts) else agent.facts
+    facts: Mapping[str, str] = FrozenDict() if callable(agent.facts) else agent.facts
     return Work(
         journal=run.journal,
         panel=panel,
@@ -206,8 +207,7 @@ def make_work(
         window=_narrowed(window, agent.model) if isinstance(window, int) else 0,
         store=store,
         key=key,
-        health=health,
-        threads=threads,
+        corner=corner,
         submit=panel.submit,
         delegating=run.delegating,
         later=run.later,
@@ -218,7 +218,7 @@ def make_work(
         output=agent.schema if options.output is None else options.output,
         finish_timeout=options.finish_timeout,
         entry="run" if options.answers is None else "resume",
-        answers=options.answers or {},
+        answers=options.answers or _NO_ANSWERS,
         rewrite=options.rewrite,
         steers=run.steers,
     )

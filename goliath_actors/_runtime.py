@@ -80,7 +80,10 @@ class Runtime:
         Cancellation: aborts the run (cause `caller`) and goes on only when its observers were told; while it is
         queued, at once: then its observers are told at its turn.
         """
-        return await self._doors.run(
+        doors = self._doors
+        if doors.closed:
+            await doors.notice()
+        return await doors.run(
             agent,
             conversation_id,
             ask,

@@ -319,7 +319,7 @@ def _outcome(
         status: Literal["aborted", "error"] = "error" if abort is None else "aborted"
         return Outcome(status, None, error, origin, abort, steps, trace, usage)
     assert finished is not None
-    return Outcome(finished.status, finished.result(journal), None, None, None, steps, trace, usage)
+    return Outcome(finished.status, finished.result(journal, trace), None, None, None, steps, trace, usage)
 
 
 def _attach(error: BaseException, journal: RunJournal) -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
@@ -15,6 +14,7 @@ import attrs
 import trio
 
 from ._envelope import Envelope
+from ._frozen import FrozenDict
 from ._journal import RunJournal
 from ._panel import Panel
 from ._schema import OutputSchema
@@ -24,7 +24,7 @@ from .hooks import AfterRewrite, Respond
 from .tools import Delegating, Tool
 from .values import Message, Responded, Waiting
 
-__all__ = ["CallbackContext", "Ending", "Health", "Loop", "Route", "Work"]
+__all__ = ["CallbackContext", "Corner", "Ending", "Health", "Loop", "Route", "Work"]
 
 
 @attrs.define(eq=False)
@@ -32,6 +32,20 @@ class Health:
     """What a conversation remembers in memory alone, for `idle_timeout`: when the device was last probed (C7)."""
 
     probed_at: float | None = None
+
+
+class Corner(Protocol):
+    """What a conversation has for its runs beside its record: made on first need, so that most runs need none."""
+
+    @property
+    def health(self) -> Health:
+        """The small counters that live in memory alone."""
+        ...
+
+    @property
+    def threads(self) -> ConversationThreads:
+        """Its share of the worker threads."""
+        ...
 
 
 @attrs.define(eq=False)
@@ -51,8 +65,7 @@ class Work:
     window: int
     store: Store
     key: str
-    health: Health
-    threads: ConversationThreads
+    corner: Corner
     submit: Callable[..., Any]
     # How agents that are tools of this one are run; None outside of a runtime.
     delegating: Delegating | None = None
@@ -64,22 +77,32 @@ class Work:
     confirm_timeout: float | None = None
     fallback: Callable[..., Any] | None = None
     output: OutputSchema | None = None
-    settings: Mapping[str, Any] = attrs.field(factory=dict)
-    provider_options: Mapping[str, Any] = attrs.field(factory=dict)
+    settings: Mapping[str, Any] = FrozenDict()
+    provider_options: Mapping[str, Any] = FrozenDict()
     messages: tuple[Message, ...] = ()
     finish_timeout: float | None = None
     entry: Literal["run", "resume", "steer"] = "run"
     # Of an episode that resumes: what waiting calls are answered, by call id.
-    answers: Mapping[str, Any] = attrs.field(factory=dict)
+    answers: Mapping[str, Any] = FrozenDict()
     # What is done to the history before the first step; the ask is then the last one, which is stored already.
     rewrite: Literal["regenerate"] | None = None
     # Runs that become texts of this one, if it takes them (native tool loop): the first one first.
-    steers: deque[Envelope] = attrs.Factory(deque)
-    record: Record = attrs.Factory(Record)
+    steers: list[Envelope] = attrs.Factory(list)
+    record: Record = Record()  # frozen, so it can be shared
     # Set once what the run did is in the record, or an extension did not want it there: nothing is kept twice.
     kept: bool = False
     # Names of all the agent's tools, also those that `before_run` took away: a filter may name them (H9).
     known: frozenset[str] = attrs.Factory(lambda self: frozenset(self.tools), takes_self=True)
+
+    @property
+    def health(self) -> Health:
+        """What the conversation remembers in memory alone."""
+        return self.corner.health
+
+    @property
+    def threads(self) -> ConversationThreads:
+        """The conversation's share of the worker threads."""
+        return self.corner.threads
 
     @property
     def extended(self) -> bool:
@@ -140,7 +163,7 @@ class CallbackContext:
         return cls(work.journal.run_id, work.journal.conversation_id, work.context)
 
 
-@attrs.frozen
+@attrs.define
 class Ending:
     """How a loop ended: the pieces of a `RunResult` that the loop knows."""
 
