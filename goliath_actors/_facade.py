@@ -136,7 +136,8 @@ class Conversation:
 
         Returns: the result of the new run, with `waiting` again if something waits. Works across a process restart.
 
-        Raises: as `run`; `ConfigError` for an agent with another loop, where nothing waits, and for other call ids.
+        Raises: as `run`; `NotWaiting` for calls that do not wait, or not any more, whichever ids they have; `ConfigError`
+        for an agent with another loop and for answers that are none.
 
         Cancellation: as of `run`; calls that were answered have a result that says what became of them.
         """
@@ -164,7 +165,8 @@ class Conversation:
 
         Returns: the result of the new run.
 
-        Raises: as `run`; `ConfigError` for another kind, for an agent with another loop, and where there is no ask.
+        Raises: as `run`; `NothingToRegenerate` where there is no ask; `ConfigError` for another kind and for an agent
+        with another loop.
 
         Cancellation: as of `run`; the history is as it was, or without the old answer.
         """

@@ -24,7 +24,7 @@ from ._transcript import Draft, Transcript
 from ._waiting import WaitingCall
 from ._work import Ending, Work
 from .abc import Entry
-from .errors import ConfigError
+from .errors import NotWaiting
 from .events import Answer, Confirm, RunWaiting, Steered
 from .hooks import (
     AfterAnswer,
@@ -187,12 +187,10 @@ class NativeRun:
         work, transcript = self.work, self.transcript
         waiting, answers = transcript.waiting, work.answers
         with work.journal.origin("config"):
-            if not waiting:
-                raise ConfigError("nothing waits for an answer in this conversation")
-            unknown = sorted(set(answers) - {call.call_id for call in waiting})
+            known = tuple([call.call_id for call in waiting])
+            unknown = tuple(sorted(set(answers).difference(known)))
             if unknown or not answers:
-                known = ", ".join(repr(call.call_id) for call in waiting)
-                raise ConfigError(f"answers are by call id, and {unknown or 'none'} wait here; these do: {known}")
+                raise NotWaiting(work.journal.conversation_id, unknown, known)
             answered = [call for call in waiting if call.call_id in answers]
             self.round = tools = Round.resumed(work, answered, answers)
         await transcript.take_up(answers)

@@ -21,7 +21,7 @@ from ._stream import Screen
 from ._thinking import Thinker
 from ._transcript import Transcript
 from ._work import Ending, Work
-from .errors import ConfigError, GoliathExtensionError
+from .errors import ConfigError, GoliathExtensionError, NothingToRegenerate
 from .hooks import Respond
 from .values import Responded
 
@@ -67,14 +67,14 @@ class ToolLoop:
     async def last_ask(self, work: Work) -> str:
         """Return the text of the last ask in the history, which a rewrite answers anew.
 
-        Raises: `ConfigError`, with origin `config`, if there is none; what the store raised.
+        Raises: `NothingToRegenerate`, with origin `config`, if there is none; what the store raised.
 
         Cancellation: as `Transcript.load`.
         """
         ask = (await Transcript.load(work)).last_ask
         with work.journal.origin("config"):
             if ask is None:
-                raise ConfigError("there is nothing to answer anew in this conversation")
+                raise NothingToRegenerate(work.journal.conversation_id)
         return ask.message.text
 
     async def drive(self, work: Work, responded: tuple[Respond, Responded] | None = None) -> Ending:

@@ -20,6 +20,8 @@ __all__ = [
     "MailboxFull",
     "ModelError",
     "ModelUnavailable",
+    "NotWaiting",
+    "NothingToRegenerate",
     "ObserverTimeout",
     "RanksUnavailable",
     "RateLimited",
@@ -46,6 +48,41 @@ class GoliathError(Exception):
 
 class ConfigError(GoliathError, ValueError):
     """The application's set-up or argument is wrong; raised before anything has begun."""
+
+
+def _conversation(conversation_id: str | None) -> str:
+    return "the default conversation" if conversation_id is None else f"conversation {conversation_id!r}"
+
+
+class NotWaiting(ConfigError):
+    """A `resume` names calls that do not wait for an answer: unknown ones, or ones that were answered already.
+
+    `call_ids` are those, `waiting` the ids of the calls that do wait. Nothing was changed.
+    """
+
+    def __init__(self, conversation_id: str | None, call_ids: tuple[str, ...], waiting: tuple[str, ...]) -> None:
+        self.conversation_id = conversation_id
+        self.call_ids = call_ids
+        self.waiting = waiting
+        super().__init__(conversation_id, call_ids, waiting)
+
+    def __str__(self) -> str:
+        where = _conversation(self.conversation_id)
+        if not self.waiting:
+            return f"nothing waits for an answer in {where}"
+        ids, known = (", ".join(map(repr, names)) for names in (self.call_ids, self.waiting))
+        return f"answers are by call id, and {ids or 'none'} does not wait in {where}; these do: {known}"
+
+
+class NothingToRegenerate(ConfigError):
+    """A `rewrite("regenerate")` of a conversation in which there is no ask. Nothing was changed."""
+
+    def __init__(self, conversation_id: str | None) -> None:
+        self.conversation_id = conversation_id
+        super().__init__(conversation_id)
+
+    def __str__(self) -> str:
+        return f"there is nothing to answer anew in {_conversation(self.conversation_id)}"
 
 
 class GoliathExtensionError(GoliathError):
@@ -106,7 +143,7 @@ class ConversationBusy(GoliathError):
         super().__init__(conversation_id)
 
     def __str__(self) -> str:
-        name = "the default conversation" if self.conversation_id is None else f"conversation {self.conversation_id!r}"
+        name = _conversation(self.conversation_id)
         return f'{name} is busy; wait for its run, or ask with when_busy="queue" or "replace"'
 
 

@@ -214,7 +214,9 @@ async def test_answers_that_are_none_are_refused_and_what_waits_goes_on_waiting(
         for bad in ({}, "yes", {1: True}):
             with pytest.raises(ConfigError, match="takes a mapping"):
                 await conversation.resume(bad)  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match="answers are by call id"):
+        with pytest.raises(
+            ConfigError, match="answers are by call id, and 'other' does not wait in the default conversation"
+        ):
             await conversation.resume({call_id: True, "other": True})
         with pytest.raises(ConfigError, match="must be a bool or a Confirmed"):
             await conversation.resume({call_id: "yes"})
