@@ -136,8 +136,8 @@ class Conversation:
 
         Returns: the result of the new run, with `waiting` again if something waits. Works across a process restart.
 
-        Raises: as `run`; `NotWaiting` for calls that do not wait, or not any more; `ConfigError` for an agent with another
-        loop and for answers that are none.
+        Raises: as `run`; `NotWaiting` for calls that do not wait, or not any more; `ConfigError` for answers that are
+        none and for an agent with another loop.
 
         Cancellation: as of `run`; calls that were answered have a result that says what became of them.
         """
