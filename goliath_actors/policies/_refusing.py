@@ -10,7 +10,7 @@ from typing import Any
 
 from goliath_actors.abc import ModelResponse
 from goliath_actors.hooks import AfterAnswer, AfterPlan, BeforeFallback, Extension, HookContext, Stop
-from goliath_actors.values import Message
+from goliath_actors.values import Message, ToolCall
 
 __all__ = ["Refusing"]
 
@@ -30,6 +30,11 @@ class Refusing(Extension[Any]):
             text = '{"kind": "answer", "brief": ""}'
         elif role == "arguments":
             text = '{"missing": "more calls of the model are not allowed now"}'
+        elif role == "step":
+            # A call and no text: there is nothing in it that others could show, or ask to have corrected.
+            return ModelResponse(
+                Message("assistant", "", [ToolCall("refused", "refused", "{}")]), finish_reason="refused"
+            )
         else:
             text = stop.text
         return ModelResponse(Message("assistant", text), finish_reason="refused")

@@ -38,7 +38,8 @@ Fetch: TypeAlias = Callable[[HookContext[Any], str], "Found | Awaitable[Found]"]
 
 
 class Retrieval(Extension[Any]):
-    """Fetches passages once for each ask and puts them in front of it, in every prompt of the run.
+    """Fetches passages once for each ask and gives them to the model in every prompt of the run: in front of the ask in
+    the planned loop, behind the history in the native one.
 
     Arguments:
       fetch: called with the hook's context and the ask; returns passages, the best first. Plain ones must be quick.
