@@ -434,5 +434,5 @@ def watch(context: BrowserContext, url: str) -> Watched:
     page.on("dialog", dialog)
     page.on("request", lambda request: watched.requests.append(request.url))
     page.goto(url)
-    page.wait_for_selector("#main[data-busy]")
+    page.wait_for_selector("#main[data-busy], dialog[open]")
     return watched

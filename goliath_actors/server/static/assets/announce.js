@@ -61,4 +61,12 @@ function lastEnd(text) {
   return end;
 }
 
-const plain = (text) => text.replace(/[*_`#>|~]+/g, "").replace(/\s+/g, " ").trim();
+/** Leave out what marks a text up, and where its links lead. */
+function plain(text) {
+  return text
+    .replace(/\]\([^)\s]{0,2000}\)/g, "")
+    .replace(/^[\s|:-]+$|^\s*[-*+] (?:\[[ xX]\] )?/gm, " ")
+    .replace(/[*_`#>|~[\]]+/g, "")
+    .replace(/\s+/g, " ")
+    .trim();
+}

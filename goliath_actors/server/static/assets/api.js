@@ -19,7 +19,7 @@ export class ApiError extends Error {
   get advice() {
     const wait = this.retryAfter ? ` Try again in ${this.retryAfter} s.` : " Try again in a moment.";
     switch (this.status) {
-      case 0: return "The server cannot be reached. Your message is kept; retry when it is back.";
+      case 0: return "The server cannot be reached. Nothing is lost: retry when it is back.";
       case 401: return "This server wants an access token.";
       case 403: return "Your access token does not allow this.";
       case 404: return "This is no longer there. Reload the page to see what is.";

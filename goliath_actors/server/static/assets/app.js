@@ -174,8 +174,8 @@ function showState() {
   const empty = thread.empty && thread.loaded === true;
   $("main").dataset.busy = String(Boolean(busy || sending));
   $("welcome").hidden = !empty;
-  $("stop").hidden = !busy;
-  $("send").hidden = busy && !text;
+  $("stop").hidden = !busy && !sending;
+  $("send").hidden = (busy || sending) && !text;
   $("send").disabled = !text || Boolean(sending && !busy);
   $("send").setAttribute("aria-label", busy ? (thread.steerable ? "Send to the running answer" : "Send after this answer") : "Send");
   $("send").title = $("send").getAttribute("aria-label");
@@ -256,7 +256,7 @@ document.addEventListener("keydown", (event) => {
   if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]")) return;
   if (event.key === "Escape") {
     if (document.body.classList.contains("drawer")) drawer(false);
-    else if (thread?.busy) thread.stop();
+    else if (thread?.busy || thread?.sending) thread.stop();
     else return;
     event.preventDefault();
   } else if (event.altKey && !event.ctrlKey && !event.metaKey && event.code === "KeyN") {
@@ -295,6 +295,10 @@ addEventListener("hashchange", () => {
   // The address of a new conversation is set when its first message is sent: it is open already.
   if (!target.isNew && place && target.id === place.id && target.agent === place.agent && !place.isNew) return;
   open(target);
+});
+$("rows").addEventListener("click", (event) => {
+  // The conversation that is open already is shown, too.
+  if (event.target.closest("a")) drawer(false);
 });
 $("agent").addEventListener("change", () => {
   if (place?.isNew) open();

@@ -86,6 +86,7 @@ export class ToolCard {
     const error = h("p", { class: "card-error", role: "alert", hidden: true });
     const buttons = [];
     const answer = async (approve) => {
+      this._keepFocus();
       for (const el of [...buttons, reason]) el.disabled = true;
       error.hidden = true;
       try {
@@ -125,6 +126,7 @@ export class ToolCard {
     const all = [field, send, ...choices];
     const give = async (value) => {
       if (value === "") return field.focus();
+      this._keepFocus();
       for (const el of all) el.disabled = true;
       error.hidden = true;
       try {
@@ -157,16 +159,23 @@ export class ToolCard {
     this.open = true;
   }
 
+  /** A control loses the focus when it is disabled, before it is gone. */
+  _keepFocus() {
+    this.hadFocus = this.ask.contains(document.activeElement);
+  }
+
   /** The question has its answer: keep one line of it. */
   settled(text, good) {
     this.open = false;
     this.ask.removeAttribute("aria-labelledby");
     this.ask.removeAttribute("role");
-    const had = this.ask.contains(document.activeElement);
+    if (!this.hadFocus) this._keepFocus();
     this.ask.replaceChildren(h("p", { class: "ask-said", dir: "auto" }, icon(good ? "check" : "close"), text));
     this.ask.hidden = false;
     if (this.status === "asking" || this.status === "waiting") this.set(good ? "running" : "skipped");
-    if (had) document.getElementById("ask")?.focus({ preventScroll: true });
+    // On a touch screen that would bring up the keyboard.
+    if (this.hadFocus && matchMedia("(hover: hover)").matches) document.getElementById("ask")?.focus({ preventScroll: true });
+    this.hadFocus = false;
   }
 
   /** The run is over: nothing of it can go on. */

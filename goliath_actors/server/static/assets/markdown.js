@@ -9,7 +9,7 @@ const LONGEST_URL = 2000;
 // --- blocks ----------------------------------------------------------------------------------------------------------
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$/;
+const HEADING = /^ {0,3}(#{1,6})(?=[ \t]|$)/;
 const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
 const QUOTE = /^ {0,3}>[ \t]?/;
 const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])(?:([ \t]+)|$)/;
@@ -103,7 +103,10 @@ function blockElement(lines, depth) {
   }
   const heading = HEADING.exec(first);
   // A page has one h1 already, so an answer's headings begin at h4, under the reader's "Assistant".
-  if (heading) return h(`h${Math.min(heading[1].length + 3, 6)}`, { dir: "auto", class: `h${heading[1].length}` }, inline(heading[2] ?? ""));
+  if (heading) {
+    const level = heading[1].length;
+    return h(`h${Math.min(level + 3, 6)}`, { dir: "auto", class: `h${level}` }, inline(headingText(first.slice(heading[0].length))));
+  }
   if (RULE.test(first)) return h("hr");
   if (depth < DEEPEST && QUOTE.test(first)) {
     return h("blockquote", { dir: "auto" }, blocksOf(lines.map((line) => line.replace(QUOTE, "")), depth + 1));
@@ -111,6 +114,15 @@ function blockElement(lines, depth) {
   if (startsTable(lines, 0)) return table(lines);
   if (depth < DEEPEST && ITEM.test(first)) return list(lines, depth);
   return h("p", { dir: "auto" }, inline(lines.map((line) => line.trim()).join("\n")));
+}
+
+/** A heading's text without the marks that may close it. By hand: a pattern would look at each run of spaces again. */
+function headingText(text) {
+  const whole = text.trim();
+  let end = whole.length;
+  while (end > 0 && whole[end - 1] === "#") end--;
+  if (end === 0) return "";
+  return end < whole.length && /\s/.test(whole[end - 1]) ? whole.slice(0, end).trim() : whole;
 }
 
 function list(lines, depth) {
@@ -197,7 +209,7 @@ export function codeBlock(text, language = "") {
 
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 const ESCAPABLE = /[!-/:-@[-`{-~]/;
-const BARE = /https?:\/\/[^\s<>"'`\\^{}|]+/iy;
+const BARE = /https?:\/\/[^\s<>"'`\\^{}|[\]]+/iy;
 const SPECIAL = /[\\`*_~[\]!<\n]|https?:\/\//gi;
 
 /** Return `target` as an address that may be followed, or null. Only http, https and mailto are ever links. */
@@ -228,7 +240,7 @@ function link(url, children, shown) {
 export function inline(text) {
   const nodes = []; // {text} · {el: Node[], shown} · {mark, n, opens, closes}
   const brackets = []; // where a link may have begun: {at, image, live}
-  const noTicks = new Set(); // lengths of backtick runs that close nowhere further on
+  const ticks = new Map(); // length of a run of backticks → where such runs begin, the next first
   let plain = 0;
   const push = (upTo) => upTo > plain && nodes.push({ text: text.slice(plain, upTo) });
   SPECIAL.lastIndex = 0;
@@ -247,9 +259,8 @@ export function inline(text) {
     } else if (c === "`") {
       while (text[next] === "`") next++;
       const n = next - i;
-      const end = noTicks.has(n) ? -1 : closingTicks(text, next, n);
-      if (end < 0) {
-        noTicks.add(n);
+      const end = closingTicks(text, ticks, i, n);
+      if (end === undefined) {
         i = next;
         continue;
       }
@@ -314,14 +325,18 @@ export function inline(text) {
   return emphasised(nodes);
 }
 
-function closingTicks(text, from, n) {
-  for (let j = text.indexOf("`", from); j >= 0; ) {
-    let k = j;
-    while (text[k] === "`") k++;
-    if (k - j === n) return j;
-    j = text.indexOf("`", k);
+/** Where the next run of `n` backticks behind `i` begins. All runs are found once, so that none is looked for twice. */
+function closingTicks(text, ticks, i, n) {
+  if (ticks.size === 0) {
+    for (const { 0: run, index } of text.matchAll(/`+/g)) {
+      if (!ticks.has(run.length)) ticks.set(run.length, []);
+      ticks.get(run.length).push(index);
+    }
+    for (const places of ticks.values()) places.reverse();
   }
-  return -1;
+  const places = ticks.get(n);
+  while (places?.length && places.at(-1) <= i) places.pop();
+  return places?.at(-1);
 }
 
 /** What ends a sentence is no part of an address in it, nor is a bracket that was opened before it. */

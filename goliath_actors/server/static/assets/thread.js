@@ -26,7 +26,7 @@ export class Thread {
     this.anchor = null;
     this.cut = []; // entries at the top whose ask is on the page above
     this.stick = true;
-    this.version = null; // when the conversation changed last, as far as this page knows
+    this.version = 0; // when the conversation changed last, as far as this page knows
     this.ended = 0; // when the last run that was followed here was over
     this.waiting = [];
     this.context = {
@@ -90,6 +90,7 @@ export class Thread {
       if (signal.aborted) return;
       this._page(page, begun);
       this._answersAgain(status.runs ?? []);
+      this.version = status.last_at;
       await this._take(status);
     }
     this.loaded = true;
@@ -206,11 +207,11 @@ export class Thread {
 
   /** Look what happens here: runs that were begun elsewhere, and what they left. */
   async sync(strange = false) {
-    if (this.busy || this.sending || !this.loaded || this.syncing) return;
+    if (this.sending || !this.loaded || this.syncing) return;
     this.syncing = true;
     try {
       const status = await json("GET", this.url(), { signal: this.closed.signal });
-      if (this.busy || this.sending || this.closed.signal.aborted) return;
+      if (this.sending || this.closed.signal.aborted) return;
       await this._take(status, strange);
     } catch (error) {
       if (!(error instanceof ApiError && error.status === 404)) throw error;
@@ -232,17 +233,29 @@ export class Thread {
       const turn = this.turns.at(-1) ?? this._turn({});
       for (const call of this.waiting) turn.wait(call);
     }
-    // A run of this page is on record a moment after its last event: that is no news.
-    const own = Date.now() - this.ended < SETTLING && !strange;
-    const changed = this.version !== null && status.last_at !== this.version && !own;
+    const changed = status.last_at !== this.version;
     this.version = status.last_at;
-    if ((changed || strange) && fresh.length === 0 && !this.busy && this.loaded) await this.reload();
+    if (!(changed || strange) || fresh.length > 0 || this.busy || !this.loaded) return;
+    const page = await json("GET", this.url("/history", { limit: PAGE }), { signal: this.closed.signal });
+    if (this.busy || this.sending || this.closed.signal.aborted) return;
+    // A run of this page is on record a moment after its last event: that alone is no news.
+    const own = Date.now() - this.ended < SETTLING && !strange;
+    if (!own || !this._shows(page)) this._renew(page);
   }
 
-  /** Something changed that this page did not see happen: read it anew. */
-  async reload() {
-    const page = await json("GET", this.url("/history", { limit: PAGE }), { signal: this.closed.signal });
-    if (this.busy || this.sending) return;
+  /** Whether every ask at the end of a history is shown here. */
+  _shows(page) {
+    const shown = [...this.ui.list.querySelectorAll(".bubble")].slice(-20).map((el) => el.textContent);
+    for (const entry of page.entries.filter((one) => one.role === "user").slice(-8).reverse()) {
+      const at = shown.lastIndexOf(entry.text);
+      if (at < 0) return false;
+      shown.splice(at, 1);
+    }
+    return true;
+  }
+
+  /** Something changed that this page did not see happen: show it anew. */
+  _renew(page) {
     const { stick } = this;
     for (const turn of this.turns) turn.el.remove();
     this.turns = [];
@@ -385,6 +398,7 @@ export class Thread {
 
   async _deliver(turn, key) {
     this.sending = true;
+    this.stopping = false;
     this.ui.changed();
     try {
       const run = await insist("POST", this.url("/runs"), {
@@ -396,6 +410,7 @@ export class Thread {
       for (const other of this.turns) if (other !== turn && !other.busy) other.overtaken();
       this.waiting = [];
       this._attach(turn);
+      if (this.stopping) this.stop();
       this.ui.sent(this, turn);
     } catch (error) {
       if (this.closed.signal.aborted) return;
@@ -422,6 +437,8 @@ export class Thread {
   }
 
   async stop() {
+    // What is on its way is stopped when it has arrived.
+    this.stopping = this.sending;
     const runs = this.queue.map((turn) => turn.runId);
     const [first, ...rest] = runs;
     this.following?.show("Stopping");

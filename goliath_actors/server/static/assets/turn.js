@@ -37,6 +37,12 @@ class Piece {
     nextFrame(this.draw);
   }
 
+  /** Show a whole text at once: who puts it above what is read has to know how high it is. */
+  setNow(text) {
+    this.parts = [text];
+    this.view.set(text);
+  }
+
   draw() {
     const begin = performance.now();
     if (begin < this.ready) {
@@ -266,7 +272,7 @@ export class Turn {
       this._put(notice(end.text, {
         kind: end.kind,
         actions: again && this.ask !== null ? [button({ text: "Retry", label: "Retry", icon: "again", kind: "plain small", onclick: () => this.context.retry(this) })] : [],
-        detail: status === "error" ? `${error?.detail || reason || "Unknown error"} (run ${this.runId})` : "",
+        detail: status === "error" ? [error?.detail || reason, this.runId].filter(Boolean).join(" · ") : "",
       }));
       this.context.announce.say(end.text);
     } else if (!this.text.trim() && !waits && this.cards.size === 0) {
@@ -310,7 +316,7 @@ export class Turn {
         card.update({ result: entry.text ?? "" });
         card.set(entry.status ?? "past", entry.ms);
       } else if (entry.role === "assistant") {
-        if (entry.text) this._text().set(entry.text);
+        if (entry.text) this._text().setNow(entry.text);
         for (const call of entry.tool_calls ?? []) this.card(call.id, call.name, call.input ?? parsed(call.arguments)).set("past");
         this.piece = null;
         if (entry.partial) this._put(notice("This answer was stopped before its end."));

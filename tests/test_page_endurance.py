@@ -1,0 +1,251 @@
+"""The chat page when the connection breaks, the server ends, the history is long, or an answer does not end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2 as httpx
+import pytest
+from playwright.sync_api import Browser, expect
+
+from goliath_actors.server import Token, hash_token
+from goliath_actors.stores import SqliteStore
+
+from .browser import Call, Hold, Site, needs_browser, open_browser, open_page, open_proxy, open_site, written_files
+
+pytestmark = needs_browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as found:
+        yield found
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with open_site() as found:
+        yield found
+
+
+def test_a_cut_connection_comes_back_by_itself_without_a_gap_or_a_repeat(browser: Browser, site: Site) -> None:
+    holds = [Hold(f"hold-{n}") for n in range(4)]
+    words = [part for n, hold in enumerate(holds) for part in (f"word-{n} ", hold)]
+    site.answer("Tell", [*words, "end"])
+    with open_proxy(site) as proxy, open_page(browser, proxy.url, quiet=False) as page:
+        page.send("Tell")
+        for n, hold in enumerate(holds):
+            page.wait_text(f"word-{n}")
+            proxy.cut()
+            site.wait_reached(hold.name)
+            site.open(hold.name)
+        page.wait_text("end")
+        page.wait_idle()
+        assert page.answers() == ["word-0 word-1 word-2 word-3 end"]
+        assert proxy.accepted > 4
+        expect(page.page.locator("#lost")).to_be_hidden()
+        assert site.model.asks == ["Tell"]
+
+
+def test_a_lost_server_is_said_and_what_was_written_meanwhile_is_sent_once_when_it_is_back(
+    browser: Browser, site: Site
+) -> None:
+    site.answer("Tell", ["one ", Hold("half"), "two"])
+    with open_proxy(site) as proxy, open_page(browser, proxy.url, quiet=False) as page:
+        page.send("Tell")
+        page.wait_text("one")
+        proxy.cut(refuse=True)
+        expect(page.page.locator("#lost")).to_be_visible()
+        expect(page.page.locator("#live")).to_contain_text("Connection lost")
+        site.open("half")
+        proxy.refuses = False
+        page.wait_text("one two")
+        expect(page.page.locator("#lost")).to_be_hidden()
+        page.wait_idle()
+        proxy.cut(refuse=True)
+        page.send("Again")
+        page.wait_text("Sending", ".doing")
+        expect(page.page.locator("#lost")).to_be_visible()
+        proxy.refuses = False
+        page.wait_text("You said: Again")
+        page.wait_idle()
+        assert site.model.asks == ["Tell", "Again"]
+        assert page.asks() == ["Tell", "Again"]
+
+
+def test_an_answer_to_a_question_is_not_lost_with_the_connection(browser: Browser, site: Site) -> None:
+    site.answer("Write", [Call("write_file", {"path": "a", "text": "b"})], ["Written."])
+    with open_proxy(site) as proxy, open_page(browser, proxy.url, quiet=False) as page:
+        page.send("Write")
+        approve = page.page.get_by_role("button", name="Approve")
+        approve.wait_for()
+        proxy.cut(refuse=True)
+        expect(page.page.locator("#lost")).to_be_visible()
+        approve.click()
+        expect(page.page.locator(".card .card-error")).to_contain_text("cannot be reached")
+        proxy.refuses = False
+        expect(page.page.locator("#lost")).to_be_hidden()
+        expect(page.page.locator(".card-ask[role=group]")).to_have_count(1)  # told again, and shown once
+        approve.click()
+        page.wait_text("Written.")
+        assert written_files == [("a", "b")]
+
+
+def test_a_server_that_ends_in_the_middle_is_said_and_the_next_one_goes_on(browser: Browser, tmp_path: Path) -> None:
+    with open_site(store=SqliteStore(tmp_path / "chat.db")) as site:
+        site.answer("Tell", ["one ", Hold("half"), "two"], ["At last."])
+        with open_page(browser, site.url, quiet=False) as page:
+            page.send("Tell")
+            site.wait_reached("half")
+            page.wait_text("one")
+            site.stop()
+            notice = page.page.locator(".notice.warn")
+            site.start()
+            expect(notice).to_contain_text("shut down before this was finished")
+            expect(page.page.locator("#lost")).to_be_hidden()
+            page.wait_idle()
+            notice.get_by_role("button", name="Retry").click()
+            page.wait_text("At last.")
+            page.wait_idle()
+            before = [text for kind, text in page.shown() if kind != "notice"]
+            page.page.reload()
+            page.wait_text("At last.")
+            assert [text for kind, text in page.shown() if kind != "notice"] == before
+
+
+def test_an_answer_in_ten_thousand_pieces_is_shown_whole_and_the_page_stays_quick(browser: Browser, site: Site) -> None:
+    pieces = [f"w{n} " if n % 40 else f"w{n}\n\n" for n in range(10_000)]
+    site.answer("Long", pieces)
+    with open_page(browser, site.url) as page:
+        page.page.evaluate(
+            """() => {
+                window.changes = 0;
+                const all = { subtree: true, childList: true, characterData: true };
+                new MutationObserver(() => window.changes++).observe(document.getElementById("thread"), all);
+            }"""
+        )
+        page.send("Long")
+        page.wait_text("w9999")
+        page.wait_idle()
+        words = page.page.locator(".text").inner_text().split()
+        assert words == [f"w{n}" for n in range(10_000)]
+        # Drawn by the frame, not by the piece.
+        assert page.page.evaluate("window.changes") < 2_000
+        assert page.page.evaluate("document.querySelectorAll('.text > p').length") == 251
+        # At its end, since nobody scrolled away.
+        assert page.page.evaluate("(s => s.scrollHeight - s.scrollTop - s.clientHeight)(scroller)") < 2
+
+
+def test_a_reader_who_scrolled_up_is_left_there_and_can_jump_back(browser: Browser, site: Site) -> None:
+    lines = [f"line {n}\n\n" for n in range(60)]
+    site.answer("Long", [*lines, Hold("half"), *lines, "the end"])
+    gap = "(s => s.scrollHeight - s.scrollTop - s.clientHeight)(scroller)"
+    with open_page(browser, site.url) as page:
+        page.send("Long")
+        page.wait_text("line 59")
+        latest = page.page.locator("#latest")
+        expect(latest).to_be_hidden()
+        page.page.mouse.move(700, 400)
+        page.page.mouse.wheel(0, -600)
+        expect(latest).to_be_visible()
+        at = page.page.evaluate("scroller.scrollTop")
+        site.open("half")
+        page.wait_text("the end")
+        page.wait_idle()
+        assert page.page.evaluate("scroller.scrollTop") == at
+        latest.click()
+        expect(latest).to_be_hidden()
+        page.page.wait_for_timeout(100)
+        assert page.page.evaluate(gap) < 2
+
+
+CONVERSATION = "a-long-one"
+
+
+def fill(site: Site, asks: int) -> None:
+    """Make a history, as somebody would have."""
+    with httpx.Client(base_url=site.url, trust_env=False, timeout=20) as client:
+        for n in range(asks):
+            client.post(f"/v1/conversations/{CONVERSATION}/runs", json={"ask": f"message {n}"}).raise_for_status()
+
+
+def test_a_history_of_five_hundred_messages_is_loaded_as_it_is_read(browser: Browser, site: Site) -> None:
+    fill(site, 250)
+    with open_page(browser, f"{site.url}#/assistant/{CONVERSATION}") as page:
+        page.wait_text("message 249")
+        expect(page.page.locator("#title")).to_have_text("message 0")
+        first = page.page.locator(".turn").count()
+        assert first < 50
+        gap = "(s => s.scrollHeight - s.scrollTop - s.clientHeight)(scroller)"
+        assert page.page.evaluate(gap) < 2
+        for _ in range(30):
+            if page.page.locator(".turn").count() == 250:
+                break
+            seen = page.page.locator(".turn").count()
+            top = """() => {
+                scroller.scrollTop = 0;
+                return document.querySelector(".turn").getBoundingClientRect().top;
+            }"""
+            page.page.evaluate("window.first = document.querySelector('.turn')")
+            before = page.page.evaluate(top)
+            page.page.locator(".turn").nth(seen).wait_for(state="attached")
+            # What was being read stays where it was.
+            after = page.page.evaluate("window.first.isConnected ? window.first.getBoundingClientRect().top : null")
+            assert after is None or abs(after - before) < 3
+        assert page.asks() == [f"message {n}" for n in range(250)]
+        assert page.answers() == [f"You said: message {n}" for n in range(250)]
+        expect(page.page.get_by_role("button", name="Earlier messages")).to_have_count(0)
+
+
+def test_a_page_of_the_history_that_begins_in_an_answer_is_joined_to_its_ask(browser: Browser, site: Site) -> None:
+    site.answer("message 30", [RuntimeError("no answer")])  # so that a page of sixty entries begins with one
+    fill(site, 31)
+    with open_page(browser, f"{site.url}#/assistant/{CONVERSATION}") as page:
+        page.wait_text("There is no answer to this", ".notice")
+        page.page.evaluate("scroller.scrollTop = 0")
+        page.page.locator(".bubble", has_text="message 0").first.wait_for(state="attached")
+        assert page.asks() == [f"message {n}" for n in range(31)]
+        assert page.answers()[:30] == [f"You said: message {n}" for n in range(30)]
+        assert page.page.locator(".turn").count() == 31
+
+
+SECRET = "a-token-that-nobody-guesses"
+
+
+def test_a_server_with_tokens_asks_for_one_and_remembers_it_for_the_tab(browser: Browser) -> None:
+    token = Token("ada", ["chat"], hash_token(SECRET))
+    with open_site(tokens=[token]) as site, open_page(browser, site.url, quiet=False) as page:
+        dialog = page.page.get_by_role("dialog", name="Access token")
+        dialog.get_by_label("Token", exact=True).fill("wrong")
+        page.page.keyboard.press("Enter")
+        expect(dialog).to_contain_text("not accepted")
+        dialog.get_by_label("Token", exact=True).fill(SECRET)
+        page.page.keyboard.press("Enter")
+        expect(dialog).to_be_hidden()
+        page.send("Hello")
+        page.wait_text("You said: Hello")
+        page.wait_idle()
+        page.page.reload()
+        page.wait_text("You said: Hello")
+        assert page.page.evaluate("localStorage.length") == 0
+        page.page.get_by_role("button", name="Forget token").click()
+        expect(dialog).to_be_visible()
+
+
+def test_a_full_mailbox_is_said_and_the_message_can_be_sent_again(browser: Browser) -> None:
+    with open_site(mailbox_capacity=1) as site, open_page(browser, site.url, quiet=False) as page:
+        site.answer("Wait", [Hold("half"), "done"])
+        page.send("Wait")
+        site.wait_reached("half")
+        other = "fetch('/v1/conversations/' + location.hash.split('/')[2] + '/runs', {method: 'POST', headers: {'Content-Type': 'application/json'}, body: JSON.stringify({ask: 'from elsewhere', wait: false, detach: true})})"  # noqa: E501
+        page.page.evaluate(other)
+        page.send("One too many")
+        expect(page.page.locator("#toasts")).to_contain_text("Too many messages are waiting")
+        expect(page.page.locator("#ask")).to_have_value("One too many")  # it is not lost
+        site.open("half")
+        page.wait_text("done")
+        page.wait_text("from elsewhere")
+        page.wait_idle()
+        page.page.press("#ask", "Enter")
+        page.wait_text("You said: One too many")
