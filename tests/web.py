@@ -90,10 +90,13 @@ class Web:
 
     server: Server
     client: httpx.AsyncClient
+    connections: list[Raw] = attrs.Factory(list)
 
     async def connect(self) -> Raw:
         """Open a connection of its own."""
-        return Raw(await trio.open_tcp_stream("127.0.0.1", self.server.port))
+        raw = Raw(await trio.open_tcp_stream("127.0.0.1", self.server.port))
+        self.connections.append(raw)
+        return raw
 
     async def ask(self, ask: str, conversation: str = "c", **more: Any) -> httpx.Response:
         """Ask and wait."""
@@ -134,5 +137,8 @@ async def open_web(
             headers = {} if token is None else {"authorization": f"Bearer {token}"}
             client = httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=TURN, headers=headers)
             async with client:
-                yield Web(server, client)
+                web = Web(server, client)
+                yield web
+            for raw in web.connections:
+                await raw.stream.aclose()
             server.shut_down()

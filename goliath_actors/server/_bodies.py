@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -116,11 +117,12 @@ async def read_body(request: Request, limit: int, seconds: float) -> bytes:
     size = 0
     with trio.move_on_after(seconds):
         try:
-            async for piece in request.stream():
-                size += len(piece)
-                if size > limit:
-                    raise Problem("too-large", f"a body may have {limit} bytes")
-                pieces.append(piece)
+            async with aclosing(request.stream()) as stream:
+                async for piece in stream:
+                    size += len(piece)
+                    if size > limit:
+                        raise Problem("too-large", f"a body may have {limit} bytes")
+                    pieces.append(piece)
         except ClientDisconnect:
             raise Problem("timeout", "the client left before the body was complete") from None
         return b"".join(pieces)
