@@ -21,7 +21,7 @@ from ._text import clip
 from ._waiting import WaitingCall
 from ._work import Work
 from .errors import ConfigError, ToolFailure, ToolInputError
-from .events import Confirm
+from .events import Confirm, ToolProgress
 from .hooks import BeforeTool, Deny, Stop
 from .tools import CheckedInput, Confirmed, ConfirmRequest, Suspend, Tool, ToolContext, ToolOutcome
 from .values import Exchange
@@ -218,10 +218,49 @@ def context_of(work: Work, call: Call) -> ToolContext[Any]:
         result_budget=ContentBudgets(work.window).result,
         submit=work.submit,
         suspend=call.suspend,
+        report=_reporter(work, call),
         delegating=work.delegating,
         answers=call.answers,
         asked=call.asked,
     )
+
+
+REPORT_SECONDS = 0.1  # between two reports of a call; people cannot follow more
+REPORT_SHARE = 0.01  # of the time since the first one: an hour has a few hundred, whatever the tool does
+
+
+def _reporter(work: Work, call: Call) -> Callable[[float, float | None, str], None]:
+    """Return what `ctx.report` does: an event, unless one was just told, or the call is over."""
+    first: float | None = None
+    last: float | None = None
+
+    def report(progress: float, total: float | None, message: str) -> None:
+        nonlocal first, last
+        now = trio.current_time()
+        if first is None or last is None:
+            first = now
+        elif now - last < max(REPORT_SECONDS, (now - first) * REPORT_SHARE):
+            return
+        if call.told or not call.started:
+            return
+        last = now
+        # In a clean-up's manner: what a callback raises must not come out of the middle of a tool.
+        work.journal.emit_closing(
+            ToolProgress,
+            call_id=call.call_id,
+            tool=call.tool.name,
+            progress=progress,
+            total=total,
+            message=clip(message, REASON_CHARS),
+        )
+
+    def anywhere(progress: float, total: float | None, message: str) -> None:
+        if trio.lowlevel.in_trio_task():
+            report(progress, total, message)
+        else:  # a plain tool, in a thread
+            trio.from_thread.run_sync(report, progress, total, message)
+
+    return anywhere
 
 
 # --- confirmation ---------------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ __all__ = [
     "Steered",
     "TextDelta",
     "ToolFinished",
+    "ToolProgress",
     "ToolStarted",
 ]
 
@@ -157,6 +158,19 @@ class ToolStarted(Event):
 
 
 @attrs.frozen
+class ToolProgress(Event):
+    """A tool says how far it is (`ToolContext.report`), in its own measure; `total` is None where it does not know.
+    Those that come too close behind each other are left out."""
+
+    kind: ClassVar[str] = "tool-progress"
+    call_id: str
+    tool: str
+    progress: float
+    total: float | None = None
+    message: str = ""
+
+
+@attrs.frozen
 class ToolFinished(Event):
     """The attempt is over. `ms` is execution alone; `status` as in `Step`. `error` says what went wrong where `result`,
     which the model is told, does not."""
@@ -265,6 +279,7 @@ RunEvent: TypeAlias = (
     | PlanMade
     | Confirm
     | ToolStarted
+    | ToolProgress
     | ToolFinished
     | HookDecision
     | Answer
@@ -290,6 +305,7 @@ EVENTS: Mapping[str, type[Event]] = {
         PlanMade,
         Confirm,
         ToolStarted,
+        ToolProgress,
         ToolFinished,
         HookDecision,
         Answer,

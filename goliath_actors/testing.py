@@ -37,6 +37,7 @@ from .events import (
     RunStarted,
     TextDelta,
     ToolFinished,
+    ToolProgress,
     ToolStarted,
 )
 from .hooks import HOOKS, Composition, Extension
@@ -400,6 +401,8 @@ def check_events(events: Iterable[Event], *, complete: bool = True) -> list[Even
         elif isinstance(event, ToolStarted):
             assert event.call_id not in {*tools, *over}, f"tool call {event.call_id} started twice"
             tools[event.call_id] = event.seq
+        elif isinstance(event, ToolProgress):
+            assert event.call_id in tools, f"tool call {event.call_id} reports progress while it is not running"
         elif isinstance(event, ToolFinished):
             assert event.call_id in tools, f"tool call {event.call_id} finished without a start"
             over.add(event.call_id)

@@ -170,6 +170,7 @@ class ToolContext(Generic[C]):
     # Aliases, since pyright does not know that attrs drops the underscore.
     _submit: Callable[..., Any] | None = attrs.field(default=None, repr=False, alias="submit")
     _suspend: Callable[[Any], Awaitable[Any]] | None = attrs.field(default=None, repr=False, alias="suspend")
+    _report: Callable[[float, float | None, str], None] | None = attrs.field(default=None, repr=False, alias="report")
     # For agents as tools: how they are run; of a call that had waited, its answers so far and what it asked last.
     _delegating: Delegating | None = attrs.field(default=None, repr=False, alias="delegating")
     _answers: tuple[Any, ...] = attrs.field(default=(), repr=False, alias="answers")
@@ -196,6 +197,22 @@ class ToolContext(Generic[C]):
         if self._suspend is None:
             raise ConfigError("suspend works only under a ToolLoop: a planned run cannot wait for an answer")
         return await self._suspend(payload)
+
+    def report(self, progress: float, total: float | None = None, message: str = "") -> None:
+        """Say how far the tool is: a `ToolProgress` event for whoever follows the run. Also from a plain tool's thread.
+
+        Arguments: `progress` in a measure of the tool's own, up to `total` where that is known.
+
+        Reports that come less than 0.1 s behind the one before are left out, and fewer are taken the longer a call
+        lasts; so are those of a call that is over, and all where no run stands behind this context.
+
+        Raises: ConfigError for numbers that are none.
+        """
+        for number in (progress, 0 if total is None else total):
+            if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+                raise ConfigError(f"report takes finite numbers, not {number!r}")
+        if self._report is not None:
+            self._report(progress, total, str(message))
 
 
 @attrs.frozen(eq=False)

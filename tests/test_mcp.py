@@ -28,6 +28,7 @@ from goliath_actors.errors import (
     ToolsUnavailable,
     ToolTimeout,
 )
+from goliath_actors.events import ToolProgress
 from goliath_actors.mcp import McpOutput, McpProgress, McpTools
 from goliath_actors.otel import Tracing
 from goliath_actors.testing import ScriptedModel, check_events, tool_calls
@@ -284,6 +285,8 @@ async def test_progress_is_told_in_order() -> None:
     assert {(one.tool, one.run_id, one.conversation_id, one.call_id) for one in heard} == {
         ("count", result.run_id, "c1", result.steps[0].call_id)
     }
+    told = [event for event in check_events(result.trace) if isinstance(event, ToolProgress)]
+    assert (told[0].tool, told[0].progress, told[0].total, told[0].message) == ("count", 1, 3, "at 1")
 
 
 async def test_a_trace_goes_along_to_the_server() -> None:

@@ -126,7 +126,7 @@ class Server:
 
     def _progress(self, tool: str, ctx: ToolContext[Any]) -> Any:
         async def progress(progress: float, total: float | None, message: str | None) -> None:
-            _log.debug("%s: %s is at %s of %s", self.name, tool, progress, total, extra={"run_id": ctx.run_id})
+            ctx.report(progress, total, message or "")
             if self.on_progress is not None:
                 self.on_progress(
                     McpProgress(tool, ctx.run_id, ctx.conversation_id, ctx.call_id, progress, total, message)
