@@ -131,5 +131,5 @@ def prompt_parts(
             prompt.append(message.text)
             prompt.extend(f"{call.name} {call.arguments}" for call in message.tool_calls)
     schemas = [json.dumps(schema, ensure_ascii=False)] if schema is not None else []
-    schemas += [f"{tool.name} {tool.description} {json.dumps(tool.parameters, ensure_ascii=False)}" for tool in tools]
+    schemas += [tool.words for tool in tools]
     return ["\n\n".join(system), "\n\n".join(schemas), "\n\n".join(prompt)]

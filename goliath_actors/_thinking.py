@@ -315,4 +315,4 @@ class Thinker:
 
 
 def _specs(tools: Mapping[str, Tool]) -> tuple[ToolSpec, ...]:
-    return tuple(ToolSpec(tool.name, tool.description, tool.parameters) for tool in tools.values())
+    return tuple([tool.spec for tool in tools.values()])

@@ -5,6 +5,8 @@ Adapters (`models/`, `stores/`) and the fakes in `testing.py` are built on these
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -41,6 +43,11 @@ class ToolSpec:
     name: str
     description: str
     parameters: Mapping[str, Any] = attrs.field(converter=freeze)
+
+    @functools.cached_property
+    def words(self) -> str:
+        """All of it that costs tokens, in one text: name, description and schema."""
+        return f"{self.name} {self.description} {json.dumps(self.parameters, ensure_ascii=False)}"
 
 
 def _messages(messages: Iterable[Message]) -> tuple[Message, ...]:

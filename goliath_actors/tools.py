@@ -45,6 +45,7 @@ from ._schema import (
     takes_nothing,
     takes_second,
 )
+from .abc import ToolSpec
 from .errors import ConfigError, ToolInputError
 from .values import Exchange, Outcome, Step, _exchanges, _steps
 
@@ -287,6 +288,8 @@ class Tool:
     # Set by `tool`; a tool made by hand has its schema instead.
     _signature: Signature | None = attrs.field(default=None, alias="_signature")
     descriptor: ToolDescriptor = attrs.field(init=False)
+    # As a provider is told about it.
+    spec: ToolSpec = attrs.field(init=False)
     takes_no_input: bool = attrs.field(init=False)
     is_async: bool = attrs.field(init=False)
     _raw: RawSchema | None = attrs.field(init=False)
@@ -306,6 +309,7 @@ class Tool:
             put(self, "_takes_context", signature.takes_context)
             put(self, "is_async", signature.is_async)
         put(self, "descriptor", ToolDescriptor(self.name, self.description, self.writes))
+        put(self, "spec", ToolSpec(self.name, self.description, self.parameters))
         put(self, "takes_no_input", takes_nothing(self.parameters))
 
     def __repr__(self) -> str:
