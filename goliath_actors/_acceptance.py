@@ -28,6 +28,9 @@ from .values import Outcome
 __all__ = ["RESUMED", "Acceptance", "AskOptions", "listed"]
 
 REWRITE = "(rewrite)"  # the ask of what changes visibility, as the hooks that it asks see it
+# Replacements that were replaced before they began, beyond what a full mailbox holds: each keeps its place (R7).
+REPLACED_AT_MOST = 1000
+
 RESUMED = "(resume)"  # the ask of an episode that takes up waiting calls, as observers see it
 
 
@@ -176,8 +179,7 @@ class Acceptance:
         check_seconds("timeout", timeout, zero=True)
         if self._engine.life.state != "open":
             self._refuse_late(waits=False)
-        if actor.waiting >= self._mailbox_capacity:
-            raise MailboxFull("conversation", actor.waiting, self._mailbox_capacity)
+        self._refuse_crowd(actor)
         own = head.context if context is None else context
         run = self.make(entry, conversation_id, text, own, timeout, options, on_event)
         run.conversation = actor
@@ -195,6 +197,9 @@ class Acceptance:
         actor = self._actor_for_job(entry, conversation_id)
         for run in actor.runs():
             run.request_abort("requested", "the conversation was forgotten")
+        last = None if actor.mailbox is None else actor.mailbox.last
+        if isinstance(last, Job) and last.phase == "forget":  # nothing was accepted since: that one does it
+            return last
         job = Job(partial(_forget, self._engine.store, entry.key(conversation_id)), actor, copy_context())
         self._engine.post(actor, job)
         return job
@@ -268,6 +273,7 @@ class Acceptance:
             now,
             deadline,
             trio.CancelScope(deadline=deadline),
+            gave_up=self._engine.gave_up,
             later=self._engine.afterwards.tell,
         )
 
@@ -335,11 +341,18 @@ class Acceptance:
             return
         if when_busy == "refuse":
             raise ConversationBusy(actor.conversation_id)
-        if when_busy == "queue" and actor.waiting >= self._mailbox_capacity:
+        if when_busy == "queue":
+            self._refuse_crowd(actor)
+        elif actor.waiting >= 2 * self._mailbox_capacity + REPLACED_AT_MOST:
             raise MailboxFull("conversation", actor.waiting, self._mailbox_capacity)
 
+    def _refuse_crowd(self, actor: Actor) -> None:
+        crowd = actor.crowd(self._mailbox_capacity)
+        if crowd >= self._mailbox_capacity:
+            raise MailboxFull("conversation", crowd, self._mailbox_capacity)
+
     def _refuse_waiting(self, actor: Actor | None, at_most: int) -> None:
-        waiting = self._engine.life.waiting
+        waiting = self._engine.life.crowd(at_most)
         if waiting < at_most:
             return
         turns = self._engine.turns

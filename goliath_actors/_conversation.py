@@ -58,6 +58,8 @@ class Actor:
     in_line: bool = False
     has_slot: bool = False
     idle_since: float = 0.0
+    # How many of those that wait were aborted meanwhile: they keep their places until their turns (R7).
+    gone: int = 0
     # Neighbours among the idle, longest idle first.
     before: Actor | None = None
     after: Actor | None = None
@@ -79,6 +81,11 @@ class Actor:
         that the head has not taken."""
         steers = len(self.current.steers) if isinstance(self.current, Envelope) else 0
         return (0 if self.mailbox is None else len(self.mailbox)) + (1 if self.in_line else 0) + steers
+
+    def crowd(self, capacity: int) -> int:
+        """Return how many of those that wait count for a limit: not those that were aborted meanwhile, up to as many
+        again, so that who gives up does not keep others out, and what is kept is bounded all the same."""
+        return self.waiting - min(self.gone, capacity)
 
     @property
     def health(self) -> Health:
@@ -133,6 +140,7 @@ class Actor:
         if self.mailbox is None:
             self.mailbox = Mailbox()
         for run in left:  # each goes behind the one before it
+            run.waits = True
             self.mailbox.post_next(run)
         return left
 
@@ -154,8 +162,12 @@ class Actor:
         """Say what the conversation does now (R8b)."""
         current = self.current
         now = trio.current_time()
-        waits = [run for run in self.runs() if run.state == "queued" and (self.in_line or run is not current)]
-        oldest = max((now - run.accepted_at for run in waits), default=None)
+        waits = [None if self.mailbox is None else self.mailbox.oldest]
+        if current is not None and self.in_line:
+            waits.append(current.accepted_at)
+        if isinstance(current, Envelope) and current.steers:
+            waits.append(current.steers[0].accepted_at)
+        oldest = max((now - since for since in waits if since is not None), default=None)
         if not isinstance(current, Envelope):
             phase = None if current is None else current.phase
             return ConversationStatus(None, phase, None, self.waiting, oldest)

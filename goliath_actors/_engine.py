@@ -63,19 +63,30 @@ class Engine:
     def post(self, actor: Actor, envelope: Envelope | Job) -> None:
         """Put an accepted envelope into its conversation's mailbox; an idle conversation gets a turn for it."""
         self.life.enter()
+        envelope.waits = True
         if actor.post(envelope, next_turn=isinstance(envelope, Envelope) and envelope.replaces):
             self.directory.busy(actor)
             self.turns.ready(actor)
+
+    def gave_up(self, run: Envelope) -> None:
+        """A run was aborted while it waits."""
+        if isinstance(run.conversation, Actor):
+            run.conversation.gone += 1
+            self.life.gone += 1
 
     def _start(self, actor: Actor) -> None:
         """Start the task of the actor's head, in that envelope's own context (R5)."""
         envelope = actor.current
         assert envelope is not None
         assert self._nursery is not None
+        envelope.waits = False
         context, envelope.context_vars = envelope.context_vars, None
         assert context is not None
         start = self._nursery.start_soon
         if isinstance(envelope, Envelope):
+            if envelope.abort_state is not None:
+                actor.gone -= 1
+                self.life.gone -= 1
             self.life.running += 1  # it has its turn from here on, though its task takes its first step a tick later
             context.run(lambda: start(self._run_turn, actor, envelope, name=actor.label))
         else:
@@ -120,6 +131,8 @@ class Engine:
         for run in actor.follow():
             life.accepted += 1
             life.enter()
+            if run.abort_state is not None:
+                self.gave_up(run)
             run.journal.queue()
             if life.state == "closed":
                 run.request_abort("shutdown", "the runtime was closed")

@@ -91,6 +91,10 @@ class Envelope:
     outcome: Outcome | None = None
     followed_by: Envelope | None = None
     replaces: bool = False
+    # True from its acceptance until its turn begins.
+    waits: bool = False
+    # Told when it is aborted while it waits: it keeps its place, and is nobody's ask any more.
+    gave_up: Callable[[Envelope], None] | None = None
     # None for what calls a tool without a conversation.
     conversation: Turn | None = None
     # One entry for each wait that this run is in: a run may wait for the same one twice.
@@ -168,6 +172,8 @@ class Envelope:
         if self._abort is None:
             passed = cause != "deadline" and self.deadline_passed()
             self._abort = Abort("deadline" if passed else cause, "" if passed else reason, self.journal.phase)
+            if self.waits and self.gave_up is not None:
+                self.gave_up(self)
         if self.journal.answered:  # C10: too late for the outcome; only the summary is cut
             if self.journal.late_scope is not None:
                 self.journal.late_scope.cancel()
@@ -373,6 +379,8 @@ class Job:
     phase: str = "forget"
     run: Envelope | None = None
     lenders: int = 0
+    accepted_at: float = attrs.Factory(trio.current_time)
+    waits: bool = False
     # Has a deadline once the runtime shuts down.
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
     error: Exception | None = None

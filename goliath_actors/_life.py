@@ -31,6 +31,8 @@ class Life:
     fatal: BaseException | None = None
     accepted: int = 0
     running: int = 0
+    # How many of those that wait were aborted meanwhile.
+    gone: int = 0
     # Runs that are over, by status; and how many of them a shutdown ended.
     ended: dict[str, int] = attrs.Factory(lambda: {"completed": 0, "stopped": 0, "error": 0, "aborted": 0})
     shut_down: int = 0
@@ -50,6 +52,10 @@ class Life:
     def waiting(self) -> int:
         """How many accepted runs have not begun."""
         return self.accepted - self.running - self.over
+
+    def crowd(self, limit: int) -> int:
+        """Return how many of those that wait count for a limit. As `Actor.crowd`."""
+        return self.waiting - min(self.gone, limit)
 
     def enter(self) -> None:
         """An envelope was accepted."""
