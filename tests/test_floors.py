@@ -51,7 +51,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_runtime",),
     ("_open",),
     ("__init__",),
-    ("evals", "bridge", "loadtest"),
+    ("evals", "bridge", "loadtest", "metrics"),
     ("server",),
     ("_cli",),
     ("cli", "pytest_plugin"),
