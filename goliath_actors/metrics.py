@@ -78,12 +78,16 @@ class Metrics:
             ...
             body = metrics.text()  # for GET /metrics, as CONTENT_TYPE
 
-    Arguments: `registry`, where the metrics are registered; the default is one of their own, so that nothing of the
-    process (and no second runtime) is mixed in.
+    Arguments:
+      registry: where the metrics are registered; the default is one of their own, so that nothing of the process (and
+        no second runtime) is mixed in.
+      hooks: whether the time of hooks is measured, too. That asks two more hooks in each row of each step: most of what
+        metrics cost.
     """
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self, registry: CollectorRegistry | None = None, *, hooks: bool = True) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
+        self._times_hooks = hooks
         self._going: dict[str, _Going] = {}
         self._busy: dict[tuple[str, str | None], int] = {}
         self._runtime: Runtime | None = None
@@ -117,9 +121,10 @@ class Metrics:
     def watch(self, agent: Agent[Any]) -> Agent[Any]:
         """Return the agent, watched: its callback is called as before, after ours, and its extensions have ours around
         them. Agents that are its tools are watched on their own."""
-        first, last = _First(self, agent.name), _Last(self, agent.name)
         inner = agent.extensions
-        extensions: Sequence[Extension[Any]] = (first, *inner, last) if inner else (first,)
+        extensions: Sequence[Extension[Any]] = (_Ends(self, agent.name), *inner)
+        if self._times_hooks and inner:
+            extensions = (_First(self, agent.name), *inner, _Last(self, agent.name))
         hear, then = partial(self._hear, agent.name), agent.on_event
         return attrs.evolve(agent, extensions=extensions, on_event=hear if then is None else _both(hear, then))
 
@@ -237,8 +242,8 @@ def _both(first: Callable[[Any], object], then: Callable[[Any], object]) -> Call
     return hear
 
 
-class _First(Extension[Any]):
-    """Asked before all others."""
+class _Ends(Extension[Any]):
+    """Hears ends, before all others."""
 
     name = "goliath-metrics"
 
@@ -250,6 +255,10 @@ class _First(Extension[Any]):
         """Count the end."""
         self._metrics._asked(ctx.run_id, "on_finish")
         self._metrics._ended(self._agent, question.outcome)
+
+
+class _First(_Ends):
+    """Asked before all others."""
 
 
 class _Last(Extension[Any]):
@@ -279,7 +288,7 @@ def _closes(row: str) -> Any:
 
 
 for _row in TIMED:
-    if _row not in vars(_First):
+    if _row != "on_finish":
         setattr(_First, _row, _opens(_row))
     setattr(_Last, _row, _closes(_row))
 

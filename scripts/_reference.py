@@ -45,6 +45,7 @@ MODULES: Final = {
     "goliath_actors.testing": "Fakes and checkers for tests.",
     "goliath_actors.server": "Conversations over HTTP (extra `web`); see [the guide](../guides/chat-backend.md).",
     "goliath_actors.bridge": "A runtime for asyncio programs; see [the guide](../guides/asyncio.md).",
+    "goliath_actors.metrics": "Metrics for Prometheus (extra `web`); see [the guide](../guides/operating.md).",
     "goliath_actors.evals": "Evaluation: fixtures, attempts and a report.",
     "goliath_actors.loadtest": "Load tests (extra `loadtest`); see [the guide](../guides/load-testing.md).",
 }

@@ -49,6 +49,7 @@ PUBLIC = (
     "goliath_actors.evals",
     "goliath_actors.loadtest",
     "goliath_actors.bridge",
+    "goliath_actors.metrics",
     "goliath_actors.files",
     "goliath_actors.logs",
     "goliath_actors.mcp",

@@ -40,6 +40,7 @@ PROMISED = {
     "goliath_actors.server": """Ledger Server ServerConfig Token Visitor ask_client create_app hash_token make_token
         read_tokens recorded serve""",
     "goliath_actors.bridge": "Bridge BridgeConversation BridgeRun BridgeStream call_asyncio open_bridge",
+    "goliath_actors.metrics": "CONTENT_TYPE HttpMetrics Metrics",
     "goliath_actors.evals": "Fixture evaluate Report Attempt Evaluated acknowledge",
     "goliath_actors.loadtest": """run_load Scenario Turn Burst Clients Provider RuntimeShape Dice InProcess
         BackendTarget Target LoadReport Check Threshold read_scenario read_threshold as_page""",

@@ -16,8 +16,11 @@ from trio.testing import MockClock
 
 from goliath_actors import Agent, Extension, RunAborted, Stop, ToolLoop, approve_all, open_runtime, tool
 from goliath_actors.metrics import LABELS, Metrics
+from goliath_actors.server import ServerConfig, Token, hash_token
 from goliath_actors.testing import Gate, ScriptedModel, tool_calls
 from goliath_actors.values import Usage
+
+from .web import open_web
 
 
 def agent(*replies: Any, **options: Any) -> Agent[Any]:
@@ -225,3 +228,30 @@ async def test_lifespan_and_other_scopes_pass(autojump_clock: MockClock) -> None
 
     await Metrics().http().wrap(inner)({"type": "lifespan"}, lambda: None, lambda message: None)
     assert seen == ["lifespan"]
+
+
+async def test_the_server_shows_its_metrics_to_those_who_may_see_them() -> None:
+    chat, admin = "chat-token-0123456789abcdef", "admin-token-0123456789abcdef"
+    config = ServerConfig(
+        port=0,
+        tokens=[
+            Token("ada", ["chat", "read"], hash_token(chat)),
+            Token("root", ["chat", "read", "admin"], hash_token(admin)),
+        ],
+    )
+    async with open_web(agent("Hello."), config=config) as web:
+        web.client.headers["authorization"] = f"Bearer {chat}"
+        await web.ask("Hi.", "a conversation of Ada's")
+        assert (await web.client.get("/metrics")).status_code == 403
+        response = await web.client.get("/metrics", headers={"authorization": f"Bearer {admin}"})
+        assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    text = response.text
+    assert 'goliath_runs_total{agent="a",reason="",status="completed"} 1.0' in text
+    assert 'goliath_http_requests_total{method="POST",route="/v1/conversations/{id}/runs",status="200"} 1.0' in text
+    assert 'goliath_http_requests_total{method="GET",route="/metrics",status="403"} 1.0' in text
+    assert "Ada" not in text
+
+
+async def test_a_server_can_be_told_to_show_none() -> None:
+    async with open_web(agent("Hello."), config=ServerConfig(port=0, metrics=False)) as web:
+        assert (await web.client.get("/metrics")).status_code == 404

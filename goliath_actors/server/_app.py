@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from goliath_actors import Agent, Runtime, ToolLoop, __version__, approve_all
+from goliath_actors.metrics import CONTENT_TYPE, Metrics
 
 from ._completions import Completions, respond_error
 from ._config import ServerConfig
@@ -52,6 +53,7 @@ def create_app(
     *,
     ledger: Ledger | None = None,
     context: Callable[[Visitor], Any] | None = None,
+    metrics: Metrics | None = None,
 ) -> Starlette:
     """Return an ASGI application, for a server of your own or to be mounted in an application of your own.
 
@@ -61,6 +63,7 @@ def create_app(
       config: of which what concerns addresses and the runtime's limits is not used.
       ledger: the one that the agents' `recorded` got.
       context: makes the `context` of a run's hooks and tools of who asks; without one it is the `Visitor`.
+      metrics: those that watch the agents, shown at `/metrics`.
 
     Under another server than Hypercorn on trio, requests must be handled in trio tasks.
     """
@@ -110,8 +113,13 @@ def create_app(
         Route("/", _page, methods=["GET"]),
         Mount("/assets", _Assets(directory=STATIC / "assets", check_dir=False)),
     ]
+    if metrics is not None:
+        metrics.collect(runtime)
+        table.append(at("/metrics", "GET", "admin", _Shown(metrics).get))
     app = Starlette(routes=table, exception_handlers={HTTPException: _http_problem})
     app.add_middleware(Guard, config=config)
+    if metrics is not None:
+        app.add_middleware(metrics.http().wrap)  # around all others: what they refuse is counted, too
     app.state.hosting = hosting
     app.state.recovery = recovery
     return app
@@ -145,6 +153,16 @@ def _agent_data(agent: Agent[Any]) -> dict[str, Any]:
             for tool in agent.tool_table.values()
         ],
     }
+
+
+class _Shown:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def get(self, request: Request, visitor: Visitor) -> Response:
+        """`GET /metrics`: what Prometheus reads."""
+        await trio.lowlevel.checkpoint()
+        return Response(self._metrics.text(), headers={"content-type": CONTENT_TYPE})
 
 
 class _Statistics:

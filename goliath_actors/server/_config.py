@@ -50,6 +50,7 @@ class ServerConfig:
       high_water: the share of `max_waiting`, or of `max_running` where that alone is set, from which `/readyz` says no.
       show_errors: whether clients see texts of errors of the application, its tools and its models, which may hold what
         they should not see. None: only while there are no tokens.
+      metrics: whether `/metrics` shows Prometheus what goes on, to tokens with the scope `admin`.
       max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout: of the runtime, as in `open_runtime`.
     """
 
@@ -72,6 +73,7 @@ class ServerConfig:
     run_timeout: float | None = None
     high_water: float = 0.8
     show_errors: bool | None = None
+    metrics: bool = True
     max_running: int | None = None
     mailbox_capacity: int = 16
     max_waiting: int | None = 1000

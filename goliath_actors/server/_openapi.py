@@ -375,6 +375,11 @@ def _paths() -> dict[str, Schema]:
         "/v1/statistics": {
             "get": _operation("Count runs", {"200": _given("The counts.", _json("Statistics"))}, scope="admin")
         },
+        "/metrics": {
+            "get": _operation(
+                "Metrics for Prometheus", {"200": _given("They.", {"text/plain": {"schema": TEXT}})}, scope="admin"
+            )
+        },
         "/v1/chat/completions": {
             "post": _operation(
                 "Ask, in OpenAI's dialect",

@@ -21,6 +21,7 @@ from hypercorn.config import Config
 from goliath_actors import Agent, Runtime, open_runtime
 from goliath_actors.abc import Store
 from goliath_actors.errors import ConfigError
+from goliath_actors.metrics import Metrics
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.values import DrainReport
 
@@ -101,9 +102,11 @@ async def serve(
     config = config or ServerConfig()
     store = InMemoryStore() if store is None else store
     ledger = Ledger(store)
+    metrics = Metrics() if config.metrics else None
+    watched = agents if metrics is None else [metrics.watch(agent) for agent in agents]
     with open_socket(config) as listener:
         async with open_runtime(
-            *[recorded(agent, ledger) for agent in agents],
+            *[recorded(agent, ledger) for agent in watched],
             store=store,
             max_running=config.max_running,
             mailbox_capacity=config.mailbox_capacity,
@@ -112,7 +115,7 @@ async def serve(
             idle_timeout=config.idle_timeout,
         ) as runtime:
             async with trio.open_nursery() as nursery:
-                app = create_app(runtime, nursery, config, ledger=ledger, context=context)
+                app = create_app(runtime, nursery, config, ledger=ledger, context=context, metrics=metrics)
                 host, port = listener.getsockname()[:2]
                 server = Server(runtime, host, port, app.state.hosting, config.drain_grace)
                 await nursery.start(_listen, app, listener, config, server)
