@@ -17,6 +17,7 @@ from ._arguments import check_ask, checked_id, hint
 from ._conversation import Actor, Entry
 from ._engine import Engine
 from ._envelope import Envelope, Job, Run, RunOptions
+from ._history import Histories
 from ._journal import RunJournal
 from ._panel import Panel
 from ._toolloop import ToolLoop
@@ -200,7 +201,8 @@ class Acceptance:
         last = None if actor.mailbox is None else actor.mailbox.last
         if isinstance(last, Job) and last.phase == "forget":  # nothing was accepted since: that one does it
             return last
-        job = Job(partial(_forget, self._engine.store, entry.key(conversation_id)), actor, copy_context())
+        work = partial(_forget, self._engine.store, self._engine.histories, entry.key(conversation_id))
+        job = Job(work, actor, copy_context())
         self._engine.post(actor, job)
         return job
 
@@ -390,8 +392,9 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
-async def _forget(store: Store, key: str) -> None:
+async def _forget(store: Store, histories: Histories, key: str) -> None:
     """Delete a record; where processes share the store, once no other one has a run of the conversation."""
+    histories.drop(key)
     hold = getattr(store, "hold", None)
     if hold is None:
         await store.forget(key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, SupportsIndex, final
 
 import attrs
@@ -16,11 +16,13 @@ import attrs
 from .abc import TokenCounter
 from .errors import ConfigError
 from .tokens import EstimateCounter, best_counter
+from .values import Message
 
 __all__ = [
     "INPUT_SHARE",
     "PROMPT_OVERHEAD",
     "ContentBudgets",
+    "PromptCounts",
     "count_prompt",
     "input_limit",
     "provider_reserve",
@@ -32,6 +34,7 @@ __all__ = [
 INPUT_SHARE: Final = 0.7
 # Tokens that a provider's own message frame adds to every prompt: a few per message, for a system and a user message.
 PROMPT_OVERHEAD: Final = 8
+FIXED_TEXTS: Final = 16  # system texts and schemas whose counts are kept
 
 
 def provider_reserve(window: int) -> int:
@@ -60,6 +63,55 @@ def count_prompt(counter: TokenCounter, system: str, schema_json: str, prompt: s
     if source_of(counter) == "tokenizer":
         return counter.count("\n\n".join(parts)) + PROMPT_OVERHEAD
     return sum(counter.count(part) for part in parts) + PROMPT_OVERHEAD
+
+
+@attrs.define(eq=False)
+class PromptCounts:
+    """Counts prompts that begin alike, as those of one conversation do: each message is counted once."""
+
+    counter: TokenCounter
+    # What was counted last, without its system text, and the sum up to each of its messages.
+    _body: tuple[Message, ...] = ()
+    _sums: list[int] = attrs.Factory(list)
+    # System texts and schemas: they change seldom.
+    _fixed: dict[str, int] = attrs.Factory(dict)
+
+    def count(self, messages: Sequence[Message], schemas: str) -> int:
+        """Return the tokens of a prompt, `PROMPT_OVERHEAD` included; texts that are separate messages count apart.
+
+        Raises: ValueError if the token counter answers with no valid count; whatever the counter itself raises.
+        """
+        first = next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
+        body = tuple(messages[first:])
+        alike = self._alike(body)
+        del self._sums[alike:]
+        self._body = body[:alike]  # what was counted, should the counter raise
+        total = self._sums[-1] if self._sums else 0
+        for message in body[alike:]:
+            total += self._of(message)
+            self._sums.append(total)
+        self._body = body
+        fixed = [*(message.text for message in messages[:first]), schemas]
+        return total + sum(self._known(text) for text in fixed if text) + PROMPT_OVERHEAD
+
+    def _alike(self, body: tuple[Message, ...]) -> int:
+        """Return how many messages are those that were counted last. Compares the same objects, which takes no time."""
+        alike, most = 0, min(len(body), len(self._body))
+        for step in (256, 16, 1):
+            while alike + step <= most and body[alike : alike + step] == self._body[alike : alike + step]:
+                alike += step
+        return alike
+
+    def _of(self, message: Message) -> int:
+        texts = [message.text, *(f"{call.name} {call.arguments}" for call in message.tool_calls)]
+        return sum(self.counter.count(text) + 1 for text in texts if text)  # 1 for what parts it from the next
+
+    def _known(self, text: str) -> int:
+        if text not in self._fixed:
+            if len(self._fixed) >= FIXED_TEXTS:
+                self._fixed.clear()
+            self._fixed[text] = self.counter.count(text) + 1
+        return self._fixed[text]
 
 
 def source_of(counter: TokenCounter) -> Literal["tokenizer", "estimate"]:

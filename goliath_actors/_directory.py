@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 from urllib.parse import quote
 
@@ -49,7 +49,12 @@ def with_subagents(agents: Sequence[Agent[Any]]) -> tuple[Agent[Any], ...]:
 class Directory:
     """Every conversation in memory."""
 
-    def __init__(self, agents: tuple[Agent[Any], ...], idle_timeout: float) -> None:
+    def __init__(
+        self,
+        agents: tuple[Agent[Any], ...],
+        idle_timeout: float,
+        forgotten: Callable[[str], object] = lambda key: None,
+    ) -> None:
         threads = ToolThreads()
         # Half a surrogate pair is no text for a file, but it is a name; escaped it is both.
         prefixes = (quote(agent.name, safe="", errors="surrogatepass") for agent in agents)
@@ -57,6 +62,8 @@ class Directory:
             agent.name: Entry(agent, prefix, threads) for agent, prefix in zip(agents, prefixes, strict=True)
         }
         self.idle_timeout = idle_timeout
+        # Called with the key of a conversation that is in memory no more.
+        self._forgotten = forgotten
         # Invariant: the list holds exactly the actors without a head; `idle_since` never falls along it.
         self._first: Actor | None = None
         self._last: Actor | None = None
@@ -116,6 +123,7 @@ class Directory:
             actor = self._first
             self.busy(actor)
             del actor.entry.actors[actor.conversation_id]
+            self._forgotten(actor.entry.key(actor.conversation_id))
             left -= 1
 
     async def sweep(self) -> None:

@@ -19,6 +19,7 @@ from ._agent import Agent
 from ._conversation import Actor, Entry, Turns
 from ._directory import Directory, with_subagents
 from ._envelope import Envelope, Job, Wait, current_run
+from ._history import Histories
 from ._life import Life
 from ._panel import Panel, snapshots
 from ._rewrites import Afterwards
@@ -47,7 +48,9 @@ class Engine:
         finish_timeout: float | None,
         idle_timeout: float | None,
     ) -> None:
-        self.directory = Directory(with_subagents(agents), math.inf if idle_timeout is None else idle_timeout)
+        self.histories = Histories()
+        idle_seconds = math.inf if idle_timeout is None else idle_timeout
+        self.directory = Directory(with_subagents(agents), idle_seconds, self.histories.drop)
         self.store = store
         self.life = Life()
         self.turns = Turns(max_running, self._start)
@@ -101,7 +104,7 @@ class Engine:
             if panel.roster.extensions:
                 run.snapshots = partial(snapshots, panel.roster, panel.journal)  # no way to the panel: it knows the run
             key = entry.key(actor.conversation_id)
-            execute = partial(execute_run, entry.agent, run, panel, self.store, key, actor)
+            execute = partial(execute_run, entry.agent, run, panel, self.store, key, actor, self.histories)
             try:
                 await supervise(run, execute, panel, self._limits, self._report_fatal)
             finally:

@@ -104,6 +104,7 @@ async def commit(work: Work, make: Callable[[Record], Change]) -> None:
             work.record = await work.store.commit(work.key, make(work.record), work.record.version)
             return
         except StoreConflict:
+            work.history = None  # somebody else has written, perhaps entries
             work.record = await work.store.load(work.key)
     work.record = await work.store.commit(work.key, make(work.record), work.record.version)
 

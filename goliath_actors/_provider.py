@@ -27,6 +27,7 @@ __all__ = [
     "describe",
     "exhausted",
     "prompt_parts",
+    "schemas_text",
 ]
 
 CAUSE_LINKS = 8  # C6a: how far an error's causes are followed
@@ -130,6 +131,11 @@ def prompt_parts(
         if message.role != "system":
             prompt.append(message.text)
             prompt.extend(f"{call.name} {call.arguments}" for call in message.tool_calls)
+    return ["\n\n".join(system), schemas_text(schema, tools), "\n\n".join(prompt)]
+
+
+def schemas_text(schema: Mapping[str, Any] | None, tools: tuple[ToolSpec, ...]) -> str:
+    """Return the schemas that are sent beside the messages, of the reply and of the tools."""
     schemas = [json.dumps(schema, ensure_ascii=False)] if schema is not None else []
     schemas += [tool.words for tool in tools]
-    return ["\n\n".join(system), "\n\n".join(schemas), "\n\n".join(prompt)]
+    return "\n\n".join(schemas)

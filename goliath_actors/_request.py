@@ -15,11 +15,11 @@ from typing import Any
 import attrs
 import trio
 
-from ._budget import count_prompt, source_of
+from ._budget import PromptCounts, count_prompt, source_of
 from ._decisions import StreamVerdict
 from ._frozen import freeze
 from ._generation import Generation
-from ._provider import CounterFailed, Failure, classify, describe, prompt_parts
+from ._provider import CounterFailed, Failure, classify, describe, prompt_parts, schemas_text
 from ._stream import Screen
 from ._work import Route, Work
 from .abc import Model, ModelRequest, ModelResponse, ToolSpec
@@ -58,6 +58,8 @@ class Wanted:
     schema: Mapping[str, Any] | None = None
     tools: tuple[ToolSpec, ...] = ()
     compactable: bool = False
+    # Counts message by message, for a prompt that begins as the last one did; None: the prompt is counted as a whole.
+    counts: PromptCounts | None = None
 
     @property
     def visible(self) -> bool:
@@ -248,10 +250,12 @@ class _Asking:
         return messages
 
     def _count(self, messages: tuple[Message, ...]) -> None:
-        system, schemas, prompt = prompt_parts(messages, self.wanted.schema, self.wanted.tools)
-        counter = self.work.counter
+        wanted, counter = self.wanted, self.work.counter
         try:
-            self.tokens = count_prompt(counter, system, schemas, prompt)
+            if wanted.counts is not None:
+                self.tokens = wanted.counts.count(messages, schemas_text(wanted.schema, wanted.tools))
+            else:
+                self.tokens = count_prompt(counter, *prompt_parts(messages, wanted.schema, wanted.tools))
         except Exception as error:  # the counter is the application's; whatever it raises is a provider failure
             raise CounterFailed(f"token counter {counter.name!r} failed: {describe(error)}") from error
         self.messages = messages

@@ -19,6 +19,7 @@ from ._decisions import RunStopped
 from ._entrance import before_run
 from ._envelope import Envelope
 from ._frozen import FrozenDict
+from ._history import Histories
 from ._journal import RunJournal
 from ._kept import keep_writes, saving_seconds
 from ._panel import Panel
@@ -81,6 +82,7 @@ async def execute_run(
     store: Store,
     key: str,
     corner: Corner,
+    histories: Histories | None = None,
 ) -> Finished:
     """Do everything of a run that lies inside its scope.
 
@@ -94,6 +96,7 @@ async def execute_run(
         raise journal.early_error
     journal.emit(RunStarted)
     work = make_work(agent, run, panel, store, key, corner)
+    work.histories = histories
     hold = getattr(store, "hold", None)
     if hold is None:
         return await _execute(agent, work)
@@ -118,6 +121,8 @@ async def _execute(agent: Agent[Any], work: Work) -> Finished:
         if not done:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + saving_seconds(work)):
                 await keep_writes(work)
+        if work.histories is not None and work.history is not None:
+            work.histories.keep(work.key, work.history, work.record)
 
 
 async def _drive(agent: Agent[Any], work: Work) -> Finished:

@@ -12,11 +12,10 @@ import attrs
 import trio
 
 from ._batch import CUT_OFF
-from ._budget import count_prompt
 from ._compact import Compaction, compact, step_limit
 from ._composition import compose, system_text, unique_calls
 from ._decisions import StreamVerdict, combine
-from ._provider import Failure, prompt_parts
+from ._provider import Failure, schemas_text
 from ._request import Reply, Wanted, ask_model
 from ._step_thread import step_thread
 from ._stream import Screen
@@ -71,6 +70,14 @@ class _Resolving(ResolveContext):
     """The question, with what a layer gave to `call_next`."""
 
     _base: tuple[Message, ...] | None = attrs.field(default=None, alias="base", repr=False)
+
+
+@attrs.frozen(eq=False)
+class _Context:
+    """What a step's request is made of, and how many of its messages are composed for good."""
+
+    messages: tuple[Message, ...]
+    settled: int
 
 
 @attrs.frozen(eq=False)
@@ -159,9 +166,9 @@ class Thinker:
         self.work.journal.blame(failure.error, "budget" if failure.over_budget else "model")
         return failure.error
 
-    async def _resolve(self) -> tuple[Message, ...]:
+    async def _resolve(self) -> _Context:
         """Compose the step's context around `resolve_context`; what was said for this run only comes behind it."""
-        history = self.transcript.messages()
+        history, settled = self.transcript.messages()
         messages = history
         if self.work.panel.hears("resolve_context"):
             question = _Resolving(None, history, step_thread(self.transcript))
@@ -181,10 +188,11 @@ class Thinker:
                 return made[-1]
 
             messages = tuple(await self.work.panel.nest("resolve_context", question, inner, patched, memoised=True))
-        return (*messages, *self.work.messages)
+            settled = 0 if messages != history else settled
+        return _Context((*messages, *self.work.messages), settled)
 
     async def _ask(
-        self, context: tuple[Message, ...], attempt: int, notes: Sequence[Message]
+        self, context: _Context, attempt: int, notes: Sequence[Message]
     ) -> _Asked | _Rejected | Said | Failure:
         """Ask `before_plan`, then the model."""
         work = self.work
@@ -205,7 +213,8 @@ class Thinker:
             question, patches = decision.question, decision.patches
         patch = combine(patches)
         offered = {descriptor.name: tools[descriptor.name] for descriptor in question.tools}
-        messages = compose([*self._system(question.context_text), *context, *(patch.messages or ()), *notes])
+        head, tail = context.messages[: context.settled], context.messages[context.settled :]
+        messages = (*self._system(question.context_text), *head, *compose([*tail, *(patch.messages or ()), *notes]))
         if messages and messages[-1].role == "assistant":
             messages = (*messages, Message("user", GO_ON))
         wanted = Wanted(
@@ -217,6 +226,7 @@ class Thinker:
             route=Route.of(work).patched(patch),
             schema=None if work.output is None else work.output.schema,
             tools=_specs(offered),
+            counts=self.transcript.counts,
         )
         work.journal.enter("step")
         result = await ask_model(work, wanted, self.screen)
@@ -306,10 +316,10 @@ class Thinker:
     def _size(self) -> int | None:
         """Count what a plain step would send; None if the counter fails, which the request itself will tell."""
         work = self.work
-        messages = (*self._system(""), *self.transcript.messages(), *work.messages)
+        messages = (*self._system(""), *self.transcript.messages()[0], *work.messages)
         schema = None if work.output is None else work.output.schema
         try:
-            return count_prompt(work.counter, *prompt_parts(messages, schema, _specs(work.tools)))
+            return self.transcript.counts.count(messages, schemas_text(schema, _specs(work.tools)))
         except Exception:  # noqa: BLE001  # the counter is the application's
             return None
 

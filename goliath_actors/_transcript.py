@@ -13,7 +13,9 @@ from typing import Any, Literal
 import attrs
 import trio
 
-from ._composition import NOT_EXECUTED, compose, sendable
+from ._budget import PromptCounts
+from ._composition import NOT_EXECUTED, sendable
+from ._history import History
 from ._kept import commit, saving_seconds
 from ._provider import describe
 from ._waiting import WAITING, WaitingCall, waiting_ask, waiting_calls, waiting_data
@@ -49,13 +51,7 @@ class Transcript:
     """The part of a history that a model may see, and what of it is not stored yet."""
 
     work: Work
-    # Invariant: what the store has, as far as is known, from the newest summary on, which comes first; hidden entries
-    # are left out.
-    kept: list[Entry] = attrs.Factory(list)
-    # Ids of calls that are taken, in what was loaded and in this run.
-    taken: set[str] = attrs.Factory(set)
-    _sendable: list[Message] = attrs.Factory(list)
-    _open: dict[str, ToolCall] = attrs.Factory(dict)
+    history: History
     # Invariant: entries of a commit that was cut or failed: they are all in the store, or none of them is.
     _unsure: tuple[Entry, ...] = ()
     _number: int = 0
@@ -74,24 +70,55 @@ class Transcript:
 
         Cancellation: honoured; calls that were left open are closed or not.
         """
-        transcript = cls(work)
         with work.journal.origin("memory"):
-            for entry in await transcript._read():
-                transcript._take(entry)
+            transcript = await cls._known(work) or await cls._read(work)
+            work.history = transcript.history
             transcript.waits = {call.call_id for call in transcript.waiting}
             left = [
                 _result(call, INTERRUPTED, {"interrupted": True})
-                for call in transcript._open.values()
+                for call in transcript.history.open.values()
                 if call.id not in transcript.waits
             ]
             if left:
                 await transcript._commit(transcript._entries(left))
         return transcript
 
+    @classmethod
+    async def _known(cls, work: Work) -> Transcript | None:
+        """Return what an earlier run has read, if the store has still the same; None if it must be read anew."""
+        history = work.history  # of this run, which looked before
+        if history is None and work.histories is not None:
+            history = work.histories.take(work.key, work.known, work.record)
+        if history is None:
+            return None
+        # A record that was deleted and made again can be of the same version; its newest entry is another one.
+        page = await work.store.entries(work.key, limit=1)
+        if [entry.id for entry in page.entries] != [history.last_id]:
+            return None
+        if history.counts is None or history.counts.counter is not work.counter:
+            history.counts = PromptCounts(work.counter)
+        return cls(work, history)
+
+    @property
+    def kept(self) -> list[Entry]:
+        """What the store has, from the newest summary on, which comes first; hidden entries are left out."""
+        return self.history.kept
+
+    @property
+    def taken(self) -> set[str]:
+        """Ids of calls that are taken, in what was loaded and in this run."""
+        return self.history.taken
+
+    @property
+    def counts(self) -> PromptCounts:
+        """Counts prompts that begin with this history."""
+        assert self.history.counts is not None
+        return self.history.counts
+
     @property
     def waiting(self) -> list[WaitingCall]:
         """The calls that wait for a person, as the record has them."""
-        return [call for call in waiting_calls(self.work.record.private) if call.call_id in self._open]
+        return [call for call in waiting_calls(self.work.record.private) if call.call_id in self.history.open]
 
     def round_of(self, call_id: str) -> tuple[str, tuple[ToolCall, ...], tuple[str, ...]]:
         """Return the text, the calls and the results, in call order, of the message that made a call."""
@@ -102,11 +129,20 @@ class Transcript:
         results = {entry.message.tool_call_id: entry.message.text for entry in self.kept if entry.role == "tool"}
         return made.text, made.tool_calls, tuple(results.get(call.id, "") for call in made.tool_calls)
 
-    async def _read(self) -> list[Entry]:
-        """Return the entries from the newest summary on, oldest first."""
+    @classmethod
+    async def _read(cls, work: Work) -> Transcript:
+        """Read from the newest summary on."""
+        transcript = cls(work, History(work.known, counts=PromptCounts(work.counter)))
+        if work.record.entries_count:
+            newest_first = await transcript._pages()
+            transcript.history.last_id = newest_first[0].id if newest_first else None
+            for entry in reversed(newest_first):
+                transcript._take(entry)
+        return transcript
+
+    async def _pages(self) -> list[Entry]:
+        """Return the entries from the newest back to the one behind the newest summary's range."""
         work, found = self.work, list[Entry]()
-        if not work.record.entries_count:
-            return found
         through = _cursor(work.record.private).get("through")
         before: int | None = None
         anchor: int | None = None
@@ -114,37 +150,31 @@ class Transcript:
             page = await work.store.entries(work.key, before=before, limit=PAGE, anchor=anchor)
             for entry in reversed(page.entries):
                 if entry.id == through:
-                    return found[::-1]
+                    return found
                 found.append(entry)
             if page.next is None:
-                return found[::-1]
+                return found
             before, anchor = page.next, page.anchor
 
     def _take(self, entry: Entry) -> None:
-        message = entry.message
-        for call in message.tool_calls:
-            self._open[call.id] = call
-            self.taken.add(call.id)
-        if entry.role == "tool" and message.tool_call_id is not None:
-            self._open.pop(message.tool_call_id, None)
-        if entry.context_visible:
-            place = 0 if entry.role == "summary" else len(self.kept)
-            self.kept.insert(place, entry)
-            self._sendable.insert(place, self._shown(entry))
+        self.history.add(entry, self._shown(entry))
 
     def _shown(self, entry: Entry) -> Message:
         if entry.role == "summary":
             return Message("user", f"Summary of the conversation so far:\n{entry.message.text}")
         return sendable(entry.message, self.work.known)
 
-    def messages(self) -> tuple[Message, ...]:
-        """Return the history as a model is shown it: a summary first, every call with its result, roles in turn."""
-        return compose(self._sendable)
+    def messages(self) -> tuple[tuple[Message, ...], int]:
+        """Return the history as a model is shown it: a summary first, every call with its result, roles in turn.
+
+        Returns: also how many of the messages stay as they are, whatever comes behind them.
+        """
+        return self.history.messages()
 
     @property
     def open_calls(self) -> tuple[ToolCall, ...]:
         """Stored calls that have no stored result yet, in the order in which they were made."""
-        return tuple(self._open.values())
+        return tuple(self.history.open.values())
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -210,7 +240,7 @@ class Transcript:
         refused = self.waiting
         self.waits = set()
         if refused:
-            drafts = [_result(self._open[call.call_id], text, {"status": "skipped"}) for call in refused]
+            drafts = [_result(self.history.open[call.call_id], text, {"status": "skipped"}) for call in refused]
             await self.append(drafts)
         return refused
 
@@ -244,8 +274,12 @@ class Transcript:
         self._unsure = entries
         await commit(self.work, lambda record: _appending(record, entries))
         self._unsure = ()
+        self._stored(entries)
+
+    def _stored(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             self._take(entry)
+            self.history.last_id = entry.id
 
     async def replace(self, summary: Draft, through: int) -> None:
         """Put a summary in the place of the first `through` kept entries, in one commit (T12).
@@ -267,8 +301,8 @@ class Transcript:
             lambda record: Change(append=(entry,), visibility=hidden, private={**record.private, CURSOR: cursor}),
         )
         self._unsure = ()
-        del self.kept[:through], self._sendable[:through]
-        self._take(entry)
+        self.history.cut(0, through)
+        self._stored((entry,))
 
     @property
     def last_ask(self) -> Entry | None:
@@ -309,12 +343,12 @@ class Transcript:
         with self.work.journal.origin("memory"):
             await commit(self.work, change)
         self._unsure = ()
-        place = self.kept.index(ask) + 1
-        del self.kept[place:], self._sendable[place:]
-        self._open.clear()
+        self.history.cut(self.kept.index(ask) + 1, None)
+        self.history.open.clear()
+        self.history.last_id = ask.id
         if copies:
-            del self.kept[0], self._sendable[0]
-            self._take(copies[0])
+            self.history.cut(0, 1)
+            self._stored(copies)
 
     async def is_last(self, ask: Entry) -> bool:
         """In a clean-up: say whether nothing but a summary stands behind an entry in the store; False if that cannot be
@@ -360,7 +394,7 @@ class Transcript:
                 last = ()
             drafts = [
                 results.get(call.id, _result(call, NOT_EXECUTED, {}))
-                for call in self._open.values()
+                for call in self.history.open.values()
                 if call.id in results or call.id not in self.waits
             ]
             entries = (*left, *self._entries((*drafts, *last)))
@@ -382,6 +416,7 @@ class Transcript:
         if not unsure:
             return ()
         work = self.work
+        work.history = None  # what is known of the store is guessed from here on: it is read anew by the next run
         work.record = await work.store.load(work.key)
         page = await work.store.entries(work.key, limit=len(unsure) + PAGE)
         there = {entry.id for entry in page.entries}

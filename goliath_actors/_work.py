@@ -15,6 +15,7 @@ import trio
 
 from ._envelope import Envelope
 from ._frozen import FrozenDict
+from ._history import Histories, History
 from ._journal import RunJournal
 from ._panel import Panel
 from ._schema import OutputSchema
@@ -89,6 +90,9 @@ class Work:
     # Runs that become texts of this one, if it takes them (native tool loop): the first one first.
     steers: list[Envelope] = attrs.Factory(list)
     record: Record = Record()  # frozen, so it can be shared
+    # Where histories are held between runs, and this run's, as long as it is known to be what the store has.
+    histories: Histories | None = None
+    history: History | None = None
     # Set once what the run did is in the record, or an extension did not want it there: nothing is kept twice.
     kept: bool = False
     # Names of all the agent's tools, also those that `before_run` took away: a filter may name them (H9).

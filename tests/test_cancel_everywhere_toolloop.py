@@ -18,8 +18,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from goliath_actors import Agent, Compaction, Extension, Runtime, ToolContext, ToolLoop, open_runtime, tool
+from goliath_actors import Agent, Compaction, Extension, Runtime, ToolContext, ToolLoop, _history, open_runtime, tool
 from goliath_actors._envelope import Envelope, Run
+from goliath_actors._transcript import CURSOR
 from goliath_actors.abc import (
     Change,
     Entry,
@@ -222,6 +223,29 @@ OLD = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def hold_histories_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second run then works on what the first one, cut, has held."""
+    monkeypatch.setattr(_history, "LEAST_ENTRIES", 0)
+
+
+async def check_held(runtime: Runtime, store: InMemoryStore, key: str) -> None:
+    """What is held of a history of the store's newest version is what the store has."""
+    held, record = runtime._engine.histories._held.get(key), await store.load(key)
+    if held is None or held.version != record.version:
+        return
+    entries = list((await store.entries(key, after=0, limit=1000)).entries)
+    cursor = record.private.get(CURSOR, {})
+    ids = [entry.id for entry in entries]
+    behind = entries[ids.index(cursor["through"]) + 1 :] if cursor else entries
+    shown = [entry.id for entry in behind if entry.context_visible]
+    assert held.last_id == ids[-1]
+    assert sorted(entry.id for entry in held.kept) == sorted(shown)
+    assert [entry.id for entry in held.kept if entry.role != "summary"] == [
+        entry.id for entry in behind if entry.context_visible and entry.role != "summary"
+    ]
+
+
 def play(*, error: str | None = None, cause: str = "", at: int | None = None) -> Played:
     world, journal, cutter = World(error), Journal(), Cutter(at)
     inner = SlowStore()
@@ -277,6 +301,7 @@ def play(*, error: str | None = None, cause: str = "", at: int | None = None) ->
                     if at == 0:
                         cutter.cut()
         await trio.testing.wait_all_tasks_blocked()
+        await check_held(runtime, inner, key)
         if error is not None and error.startswith("store commit"):
             # What could not be stored at the end of a run is closed when the conversation is loaded again.
             async with open_runtime(make_agent(World(), Journal("later")), store=inner) as again:
