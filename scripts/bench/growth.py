@@ -1,4 +1,4 @@
-"""Whether cost grows: with the length of a conversation, and with what else is in flight. CPU per turn, model time left out.
+"""Whether cost grows: with the length of a conversation, and with what else is in flight. CPU, model time left out.
 
 python scripts/bench/growth.py [--turns 400] [--in-flight 2000] [--rounds 3]
 """
