@@ -115,10 +115,22 @@ def without_open(record: Record) -> Any:
     return {key: value for key, value in record.private.items() if key != OPEN}
 
 
-def entries_of(run_id: str, exchange: Exchange, flags: Mapping[str, Any] | None = None) -> tuple[Entry, ...]:
-    """Return the transcript's two entries for an exchange (S1): shown to readers, no part of any prompt."""
+_SHOWN = ("call_id", "tool", "input", "status", "result")
+
+
+def entries_of(
+    run_id: str, exchange: Exchange, flags: Mapping[str, Any] | None = None, steps: Sequence[Step] = ()
+) -> tuple[Entry, ...]:
+    """Return the transcript's two entries for an exchange (S1): shown to readers, no part of any prompt.
+
+    Arguments: `flags` are the answer's private metadata, by default what the exchange says; `steps` are put there too,
+    so that whoever shows the conversation again can show what was done for the answer.
+    """
     if flags is None:
         flags = {"best_effort": True} if exchange.best_effort else {}
+    shown = [{name: thaw(getattr(step, name)) for name in _SHOWN} for step in steps if step.kind == "tool"]
+    if shown:
+        flags = {**flags, "steps": shown}
     ask, answer = Message("user", exchange.ask), Message("assistant", exchange.answer)
     return (
         Entry(f"{run_id}-ask", exchange.at, "user", ask, context_visible=False),

@@ -166,6 +166,9 @@ async def _asked(work: Work, candidate: Memory, exchange: Exchange) -> Memory | 
 
 
 async def _save(work: Work, base: Memory, memory: Memory, exchange: Exchange, failures: int | None) -> None:
+    # As they are remembered: what `before_remember` took out of the memory stays out of the transcript.
+    steps = next((known.steps for known in reversed(memory.recent) if known.at == exchange.at), ())
+
     def change(record: Record) -> Change:
         saved = memory
         if record.memory != base:  # somebody else has remembered meanwhile: add to theirs
@@ -174,7 +177,7 @@ async def _save(work: Work, base: Memory, memory: Memory, exchange: Exchange, fa
             memory=saved,
             private=without_open(record),
             failures=UNSET if failures is None else failures,
-            append=entries_of(work.journal.run_id, exchange),
+            append=entries_of(work.journal.run_id, exchange, steps=steps),
         )
 
     problem: str | None = None

@@ -651,6 +651,34 @@ async def test_a_hooks_memory_loses_raw_outputs_too() -> None:
     assert [step.output for e in (await memory_of(store, agent)).recent for step in e.steps] == [None]
 
 
+@pytest.mark.parametrize("forgetful", [False, True])
+async def test_a_transcript_keeps_what_an_answer_was_made_from_as_it_is_remembered(forgetful: bool) -> None:
+    class Forget(Extension[Any]):
+        name = "forget"
+
+        def before_remember(self, ctx: Any, question: Any) -> Memory | None:
+            if not forgetful:
+                return None
+            return attrs.evolve(question.memory, recent=[attrs.evolve(question.exchange, steps=[])])
+
+    store = InMemoryStore()
+    agent = planned([*MAKE, ANSWER, "done"], tools=[creator([])], extensions=[Forget()])
+    result = await run(agent, "make it", store=store)
+    async with open_runtime(agent, store=store) as runtime:
+        page = await runtime.conversation().history()
+    step = {
+        "call_id": result.steps[0].call_id,
+        "tool": "create",
+        "input": {"title": "x"},
+        "status": "executed",
+        "result": "created x",
+    }
+    assert [(e.role, dict(e.private)) for e in page.entries] == [
+        ("user", {}),
+        ("assistant", {} if forgetful else {"steps": [step]}),
+    ]
+
+
 @pytest.mark.parametrize("bad", [Memory(summary=7), Memory("", ["x"])])  # type: ignore[arg-type, list-item]
 async def test_a_memory_of_the_wrong_shape_is_the_extensions_error(bad: Any) -> None:
     class Bad(Extension[Any]):

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import attrs
 import pytest
 from playwright.sync_api import Browser, expect
 
-from .browser import Call, Hold, Site, needs_browser, open_browser, open_page, open_site, watch, written_files
+from goliath_actors import Agent, Conductor
+from goliath_actors._cli.assistant import Notebook, make_assistant
+from goliath_actors._cli.demo_model import DemoModel
+
+from .browser import Call, Hold, Puppet, Site, needs_browser, open_browser, open_page, open_site, watch, written_files
 
 pytestmark = needs_browser
 
@@ -200,6 +206,48 @@ def test_a_reload_shows_the_same(browser: Browser, site: Site) -> None:
         assert page.shown() == before
         assert page.page.locator(".card").evaluate_all("cards => cards.map(card => card.dataset.state)") == states
         assert len(before) == 6
+
+
+def planned(model: Puppet) -> Agent[Any]:
+    assistant = make_assistant(DemoModel(), Notebook())
+    return attrs.evolve(assistant, name="planner", loop=Conductor())
+
+
+def test_a_planned_answer_shows_its_steps_also_after_a_reload(browser: Browser) -> None:
+    with open_site(planned) as site, open_page(browser, site.url) as page:
+        page.page.locator("#agent").select_option("planner")
+        expect(page.page.locator("#demo")).to_be_visible()
+        page.send("add a note: buy milk")
+        page.page.get_by_role("button", name="Approve").click()
+        page.wait_text("noted as number 1")
+        page.wait_idle()
+        page.send("calculate 2 * 21")
+        page.wait_text("= 42")
+        page.wait_idle()
+        before = page.shown()
+        assert [kind for kind, _ in before] == ["bubble", "card", "text"] * 2
+        page.page.reload()
+        page.wait_text("= 42")
+        assert page.shown() == before
+        page.page.locator(".card summary").last.click()
+        expect(page.page.locator(".card-body").last).to_contain_text("2 * 21 = 42")
+
+
+def test_a_message_for_a_planned_agent_that_is_busy_waits_for_its_turn(browser: Browser) -> None:
+    def slow(model: Puppet) -> Agent[Any]:
+        return attrs.evolve(planned(model), model=DemoModel(pace=0.02), name="slow")
+
+    with open_site(slow) as site, open_page(browser, site.url) as page:
+        page.page.locator("#agent").select_option("slow")
+        page.send("calculate 1 + 1")
+        page.page.locator("#main[data-busy=true] .doing:visible, .text").first.wait_for()
+        page.page.fill("#ask", "calculate 2 + 2")
+        page.page.press("#ask", "Enter")
+        page.wait_text("1 + 1 = 2")
+        page.wait_text("2 + 2 = 4")
+        page.wait_idle()
+        assert page.asks() == ["calculate 1 + 1", "calculate 2 + 2"]
+        expect(page.page.get_by_role("button", name="Answer again")).to_have_count(0)  # it cannot
 
 
 def test_a_reload_in_the_middle_goes_on_without_a_gap_or_a_repeat(browser: Browser, site: Site) -> None:

@@ -147,7 +147,15 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         phase_seconds=_or_null(NUMBER),
         waiting=COUNT,
         oldest_wait_seconds=_or_null(NUMBER),
-        runs=_list(_object("A run that is not over.", run_id=TEXT, state=_STATE)),
+        runs=_list(
+            _object(
+                "A run that is not over; `ask` of one that came with a text.",
+                run_id=TEXT,
+                state=_STATE,
+                kind=_one_of("run", "steer", "resume", "regenerate"),
+                ask=_or_null(TEXT),
+            )
+        ),
         confirmations=_list(_object("A question that is open.", run_id=TEXT, **_QUESTION)),
         waiting_calls=_list(_ref("WaitingCall")),
         can=_CAN,
@@ -167,6 +175,10 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
                 "tool_calls",
                 "tool_call_id",
                 "name",
+                "status",
+                "input",
+                "steps",
+                "partial",
                 id=TEXT,
                 at=NUMBER,
                 role=_one_of("user", "assistant", "tool", "summary"),
@@ -174,6 +186,10 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
                 tool_calls=_list(_object("A call.", id=TEXT, name=TEXT, arguments=TEXT, input=_or_null({}))),
                 tool_call_id=TEXT,
                 name=TEXT,
+                status={**TEXT, "description": "of a tool's entry: how the call ended"},
+                input={"type": "object", "description": "of a tool's entry: where it is not what the model wrote"},
+                steps={**_list({"type": "object"}), "description": "of a planned answer: what it was made from"},
+                partial={**FLAG, "description": "the answer was stopped before its end"},
             )
         ),
         anchor=COUNT,

@@ -136,8 +136,9 @@ def run_outcome(run: Run, conversation_id: str, show_errors: bool) -> dict[str, 
 
 
 def entry_data(entry: Entry) -> dict[str, Any]:
-    """Return an entry of a history as JSON data, without what is private in it but for how a call ended (`status`), the
-    `input` that it was really made with, and whether an answer was cut off (`partial`)."""
+    """Return an entry of a history as JSON data. Of what is private in it there is only how a call ended (`status`) and
+    its `input` where it was not made as written, the `steps` of a planned answer, and whether an answer is `partial`.
+    """
     message = entry.message
     data: dict[str, Any] = {"id": entry.id, "at": entry.at, "role": entry.role, "text": message.text}
     if message.tool_calls:
@@ -153,4 +154,6 @@ def entry_data(entry: Entry) -> dict[str, Any]:
         data |= {name: plain(entry.private[name]) for name in ("status", "input") if name in entry.private}
     if entry.private.get("partial"):
         data["partial"] = True
+    if "steps" in entry.private:  # what a planned answer was made from
+        data["steps"] = plain(entry.private["steps"])
     return data

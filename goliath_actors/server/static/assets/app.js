@@ -403,9 +403,13 @@ function showAgent() {
   const agent = ui.agentOf(place.agent);
   $("demo").hidden = agent?.model !== "demo" || stored(session, "goliath-demo") === "hidden";
   const tools = agent?.tools ?? [];
-  $("welcome-text").textContent = tools.length ? "Ask anything. I can use these tools, and I ask before I change something:" : "Ask anything.";
-  $("welcome-tools").replaceChildren(...tools.slice(0, 12).map((tool) =>
-    h("span", { class: `chip${tool.writes ? " writes" : ""}`, title: tool.description ?? "" }, h("code", {}, tool.name), tool.writes ? h("span", { class: "sr-only" }, " (changes data)") : null)));
+  const asks = tools.some((tool) => tool.confirm);
+  $("welcome-text").textContent = !tools.length ? "Ask anything."
+    : asks ? "Ask anything. These are my tools; those with a shield ask you first." : "Ask anything. These are my tools.";
+  $("welcome-tools").replaceChildren(...tools.slice(0, 8).map((tool) =>
+    h("li", { class: tool.confirm ? "tool asks" : "tool" },
+      h("code", {}, tool.name), tool.confirm ? [icon("shield"), h("span", { class: "sr-only" }, "asks first")] : null,
+      h("p", { dir: "auto" }, (tool.description ?? "").trim().split("\n")[0]))));
 }
 
 $("demo-close").addEventListener("click", () => {

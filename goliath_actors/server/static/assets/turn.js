@@ -313,9 +313,14 @@ export class Turn {
     for (const entry of entries) {
       if (entry.role === "tool") {
         const card = this.card(entry.tool_call_id ?? entry.id, entry.name ?? "tool", undefined);
-        card.update({ result: entry.text ?? "" });
+        card.update({ result: entry.text ?? "", input: entry.input });
         card.set(entry.status ?? "past", entry.ms);
       } else if (entry.role === "assistant") {
+        for (const step of entry.steps ?? []) {
+          const card = this.card(step.call_id ?? `${entry.id}-${this.cards.size}`, step.tool, step.input ?? undefined);
+          card.update({ result: step.result ?? undefined });
+          card.set(step.status);
+        }
         if (entry.text) this._text().setNow(entry.text);
         for (const call of entry.tool_calls ?? []) this.card(call.id, call.name, call.input ?? parsed(call.arguments)).set("past");
         this.piece = null;
