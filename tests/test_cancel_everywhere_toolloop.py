@@ -45,7 +45,7 @@ REWRITES = {"before_rewrite", "after_rewrite"}
 ASKED = [row for row, spec in HOOKS.items() if "ToolLoop" in spec.asked_by and row not in REWRITES]
 
 # With an error in place, every how many steps a run is cut; a different residue for each place and cause.
-EVERY = int(os.environ.get("CANCEL_EVERY", "7"))
+EVERY = int(os.environ.get("CANCEL_EVERY_TOOLLOOP", os.environ.get("CANCEL_EVERY", "7")))
 
 
 class SlowStore(InMemoryStore):
