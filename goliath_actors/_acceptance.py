@@ -16,7 +16,7 @@ from ._agent import Agent, check_seconds, output_schema
 from ._arguments import check_ask, checked_id, hint
 from ._conversation import Actor, Entry
 from ._engine import Engine
-from ._envelope import Envelope, Job, Run, RunOptions
+from ._envelope import Envelope, Job, Run, RunOptions, Wait
 from ._history import Histories
 from ._journal import RunJournal
 from ._panel import Panel
@@ -384,7 +384,11 @@ def _supersede(actor: Actor) -> None:
     asking = [actor.current]
     for run in asking:  # grows: nobody waits in a circle (R14)
         run.journal.supersede()
-        asking += [wait.target for wait in run.waits_for if wait.owned and isinstance(wait.target, Envelope)]
+        asking += [
+            wait.target
+            for wait in run.waits_for
+            if isinstance(wait, Wait) and wait.owned and isinstance(wait.target, Envelope)
+        ]
 
 
 def listed(names: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from ._agent import Agent
-from ._envelope import Envelope, Job
+from ._envelope import Envelope, Job, Wait
 from ._mailbox import Mailbox
 from ._threads import ConversationThreads, ToolThreads
 from ._work import Health
@@ -204,7 +204,7 @@ class Turns:
         """The actor's head is over; its slot goes to whoever has waited longest, and what was lent to it goes back."""
         if isinstance(envelope, Envelope):
             for wait in envelope.waits_for:  # of tasks that outlive the run: its slot is no longer theirs to lend
-                if wait.lent:
+                if isinstance(wait, Wait) and wait.lent:
                     wait.lent = False
                     self.unlend(wait.target)
         actor.sponsors -= envelope.lenders

@@ -278,7 +278,7 @@ class StreamBlock:
             raise ConfigError("a stream block can be entered once; call stream(...) again for another run")
         await self._notice()
         run = self._run = self._accept()
-        self._guard = run.guard()
+        self._guard = run.guard(owned=True)
         self._guard.__enter__()
         entered = False
         try:

@@ -18,7 +18,7 @@ import trio
 from ._agent import Agent
 from ._conversation import Actor, Entry, Turns
 from ._directory import Directory, with_subagents
-from ._envelope import Envelope, Job, Wait, current_run
+from ._envelope import Envelope, Job, Wait, WaitForAll, current_run
 from ._history import Histories
 from ._life import Life
 from ._panel import Panel, snapshots
@@ -171,13 +171,13 @@ class Engine:
         return asker if asker is not None and self.owns(asker) else None
 
     @contextmanager
-    def guard(self, run: Envelope, *, to_end: bool = False) -> Iterator[None]:
+    def guard(self, run: Envelope, *, to_end: bool = False, owned: bool = False) -> Iterator[None]:
         """Let the run in whose context this is called wait for `run`: for its reply, or for its last event.
 
         Raises: `ReentrantRun`, if it would never come (R14).
         """
         asker = waiter()
-        wait = Wait(run, to_end)
+        wait = Wait(run, to_end, owned)
         if asker is None or wait.over or run.conversation is None:
             yield
             return
@@ -266,6 +266,8 @@ class Engine:
     async def close(self) -> None:
         """Accept only what runs still make, and wait for every accepted run.
 
+        Raises: `ReentrantRun` inside a run of another runtime that a run of this one waits for.
+
         Cancellation: the runtime stays closed for new asks.
         """
         life = self.life
@@ -273,7 +275,18 @@ class Engine:
         if life.state == "open":  # a drain goes on
             life.state = "closing"
         life.settle()
-        await life.finished.wait()
+        asker = waiter()
+        if asker is None:
+            await life.finished.wait()
+            return
+        for actor in self.directory:
+            refuse_cycle(asker, actor)
+        wait = WaitForAll(lambda: [actor for actor in self.directory if actor.current is not None])
+        asker.waits_for.append(wait)
+        try:
+            await life.finished.wait()
+        finally:
+            asker.waits_for.remove(wait)
 
     def _start_beside(self, task: Callable[..., Awaitable[None]], *args: Any) -> None:
         assert self._nursery is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import Context, ContextVar
 from functools import partial
@@ -24,7 +24,7 @@ from .events import Event
 from .tools import Delegating
 from .values import Abort, AbortCause, Outcome, RunResult
 
-__all__ = ["Envelope", "Job", "Run", "RunOptions", "Turn", "Wait", "current_run", "envelope_of"]
+__all__ = ["Envelope", "Job", "Run", "RunOptions", "Turn", "Wait", "WaitForAll", "current_run", "envelope_of"]
 
 current_run: ContextVar[Envelope | None] = ContextVar("goliath_actors_current_run", default=None)
 """The run in whose context this code runs, also in tasks that its tools start (R14)."""
@@ -98,7 +98,7 @@ class Envelope:
     # None for what calls a tool without a conversation.
     conversation: Turn | None = None
     # One entry for each wait that this run is in: a run may wait for the same one twice.
-    waits_for: list[Wait] = attrs.Factory(list)
+    waits_for: list[Wait | WaitForAll] = attrs.Factory(list)
     # How many waits for this run have lent it their slots (R4).
     lenders: int = 0
     # Invariant: texts handed to this run that it has not taken, as the runs that they become if it never does (T7).
@@ -152,12 +152,21 @@ class Envelope:
         """True once nothing of the run goes on."""
         return self.state == "done"
 
-    def guard(self) -> AbstractContextManager[None]:
+    def guard(self, *, owned: bool = False) -> AbstractContextManager[None]:
         """Return a block during which the run in whose context this code runs, if any, waits for this one.
+
+        Arguments: `owned`, whether that run is this one's asker: then it does not outlive it.
 
         Raises: `ReentrantRun` on entering, if the wait could never end.
         """
-        return self.guarded(self)
+        return self.guarded(self, owned=owned)
+
+    def release(self) -> None:
+        """The run was aborted, and what it asked and still waits for in a task that is not its own goes with it: a
+        plain function's thread is abandoned, and what it asked through `trio.from_thread` has a system task."""
+        for wait in tuple(self.waits_for):
+            if isinstance(wait, Wait) and wait.owned and isinstance(wait.target, Envelope):
+                wait.target.request_abort("caller")
 
     def events(self, after: int = 0) -> EventStream:
         """As `Run.events`."""
@@ -411,3 +420,15 @@ class Wait:
     def over(self) -> bool:
         """True once nothing keeps the waiter, even if its task has not noticed yet."""
         return self.target.over or (self.target.replied and not self.to_end)
+
+    def turns(self) -> Iterable[Turn]:
+        """Yield the conversations whose turns the waiter needs."""
+        return () if self.over or self.target.conversation is None else (self.target.conversation,)
+
+
+@final
+@attrs.frozen(eq=False)
+class WaitForAll:
+    """A run waits for everything that another runtime has: it leaves that runtime's block."""
+
+    turns: Callable[[], Iterable[Turn]]

@@ -36,10 +36,10 @@ def refuse_cycle(asker: Envelope, conversation: Turn) -> None:
         if not isinstance(current, Envelope):
             continue
         for wait in current.waits_for:
-            there = wait.target.conversation
-            if there is not None and not wait.over and id(there) not in path:
-                path[id(there)] = (there, here)
-                pending.append(there)
+            for there in wait.turns():
+                if id(there) not in path:
+                    path[id(there)] = (there, here)
+                    pending.append(there)
 
 
 def _chain(path: dict[int, tuple[Turn, Turn | None]], start: Turn, end: Turn) -> tuple[str, ...]:
