@@ -148,6 +148,20 @@ async def ask_time(ctx: ToolContext[Any], what: str) -> str:
 
 
 @tool
+async def dig(ctx: ToolContext[Any], metres: int) -> str:
+    """Dig, and say how far it is."""
+    site = DIGGING[-1]
+    ctx.report(2, metres, "through clay")
+    site.reached.setdefault("digging", trio.Event()).set()
+    await site.opened.setdefault("digging", trio.Event()).wait()
+    return f"{metres} m deep"
+
+
+# The model of the site that is up: `dig` waits for what its test opens.
+DIGGING: list[Puppet] = []
+
+
+@tool
 async def break_down() -> str:
     """Fail."""
     await trio.lowlevel.checkpoint()
@@ -255,7 +269,8 @@ def open_site(
 ) -> Iterator[Site]:
     """A server with an agent of native tool calling and one tool of each kind; `more` make further agents."""
     puppet = Puppet() if model is None else model
-    tools = [read_file, write_file, ask_time, break_down]
+    tools = [read_file, write_file, ask_time, dig, break_down]
+    DIGGING[:] = [puppet]
     first = Agent(name="assistant", model=puppet, tools=tools, loop=ToolLoop(), confirm=_never)
     agents = [first, *[make(puppet) for make in more]]
     written_files.clear()

@@ -80,6 +80,19 @@ def test_a_tool_is_a_card_that_opens(browser: Browser, site: Site) -> None:
         assert [kind for kind, _ in page.shown()] == ["bubble", "text", "card", "text"]
 
 
+def test_a_tool_that_takes_long_shows_how_far_it_is(browser: Browser, site: Site) -> None:
+    site.answer("Dig", [Call("dig", {"metres": 8})], ["Deep."])
+    with open_page(browser, site.url) as page:
+        page.send("Dig")
+        bar = page.page.get_by_role("progressbar", name="Progress of dig")
+        expect(bar).to_have_attribute("max", "8")
+        expect(bar).to_have_attribute("value", "2")
+        expect(page.page.locator(".card-progress")).to_have_text("through clay")
+        site.open("digging")
+        page.wait_text("Deep.")
+        expect(page.page.locator(".card-progress")).to_be_hidden()
+
+
 def test_a_tool_that_fails_says_so(browser: Browser, site: Site) -> None:
     site.answer("Try", [Call("break_down", {})], ["It did not work."])
     with open_page(browser, site.url) as page:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2 as httpx
@@ -249,3 +255,64 @@ def test_a_full_mailbox_is_said_and_the_message_can_be_sent_again(browser: Brows
         page.wait_idle()
         page.page.press("#ask", "Enter")
         page.wait_text("You said: One too many")
+
+
+AGENT = """
+import trio
+from goliath_actors import Agent, ToolLoop
+from goliath_actors.testing import ScriptedModel
+
+async def wait(request):
+    await trio.sleep_forever()
+
+def reply(request):
+    return wait(request) if request.messages[-1].text.endswith("wait") else "Here again."
+
+agent = Agent(name="assistant", model=ScriptedModel([reply] * 50), loop=ToolLoop())
+"""
+
+
+@contextmanager
+def process(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A server in a process of its own, as the command starts it."""
+    command = [sys.executable, "-m", "goliath_actors", "serve", "bot:agent", "--port", str(port), "--store", "chat.db"]
+    root = Path(__file__).parents[1]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(folder)])}
+    with subprocess.Popen(command, cwd=folder, env=environ, stdout=subprocess.DEVNULL) as running:
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+                for _ in range(200):
+                    try:
+                        client.get("/readyz").raise_for_status()
+                        break
+                    except httpx.HTTPError:
+                        assert running.poll() is None
+                        threading.Event().wait(0.1)
+            yield running
+        finally:
+            running.kill()
+
+
+def test_a_killed_server_loses_nothing_that_was_sent(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "bot.py").write_text(AGENT)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with process(tmp_path, port) as first, open_page(browser, f"http://127.0.0.1:{port}/", quiet=False) as page:
+        page.send("Hello")
+        page.wait_text("Here again.")
+        page.wait_idle()
+        page.send("please wait")
+        page.page.locator(".doing:visible", has_text="Thinking").wait_for()
+        first.kill()
+        first.wait()
+        expect(page.page.locator("#lost")).to_be_visible()
+        with process(tmp_path, port):
+            page.wait_text("shut down before this was finished", ".notice")
+            expect(page.page.locator("#lost")).to_be_hidden()
+            page.wait_idle()
+            page.send("Still there?")
+            page.page.locator(".answer", has_text="Here again.").nth(1).wait_for()
+            page.wait_idle()
+            page.page.reload()
+            page.page.locator(".answer", has_text="Here again.").nth(1).wait_for()
+            assert page.asks() == ["Hello", "please wait", "Still there?"]

@@ -36,7 +36,8 @@ export class ToolCard {
       h("summary", {}, this.mark, h("span", { class: "card-name" }, tool), this.hint, this.state, icon("chevron")),
       this.body);
     this.ask = h("div", { class: "card-ask", hidden: true });
-    this.el = h("div", { class: "card", data: { callId, tool } }, this.details, this.ask);
+    this.steps = h("div", { class: "card-progress", hidden: true });
+    this.el = h("div", { class: "card", data: { callId, tool } }, this.details, this.steps, this.ask);
     // What is inside is made when it is opened first: a long history has thousands of results.
     this.details.addEventListener("toggle", () => this.details.open && this._fill());
     this.input = input;
@@ -48,6 +49,7 @@ export class ToolCard {
 
   set(state, ms) {
     this.status = state;
+    if (state !== "running") this.steps.hidden = true;
     const [mark, words] = STATES[state] ?? STATES.past;
     this.el.dataset.state = state;
     this.mark.replaceChildren(mark ? icon(mark) : h("span", { class: "spinner" }));
@@ -63,6 +65,15 @@ export class ToolCard {
     if (error) this.error = error;
     this._hint();
     if (this.details.open) this._fill();
+  }
+
+  /** Show how far the tool says that it is. */
+  progress({ progress, total, message }) {
+    if (this.status !== "running") return;
+    const known = total > 0;
+    const bar = h("progress", { max: known ? total : undefined, value: known ? Math.min(progress, total) : undefined, "aria-label": `Progress of ${this.tool}` });
+    this.steps.replaceChildren(bar, h("span", { dir: "auto" }, message || (known ? `${progress} of ${total}` : String(progress))));
+    this.steps.hidden = false;
   }
 
   _hint() {

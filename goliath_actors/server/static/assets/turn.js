@@ -178,6 +178,10 @@ export class Turn {
         this.card(event.call_id, event.tool, event.input).set("running");
         this.show(`Running ${event.tool}`);
         break;
+      case "tool-progress":
+        this.cards.get(event.call_id)?.progress(event);
+        context.changed();
+        break;
       case "tool-finished": {
         const card = this.card(event.call_id, event.tool, event.input);
         card.update({ result: event.result, error: event.error });
