@@ -191,6 +191,35 @@ async def test_an_agent_that_confirms_by_itself_may() -> None:
         assert result["steps"][0]["status"] == "executed"
 
 
+async def test_a_new_message_denies_the_question_that_is_open_and_is_run() -> None:
+    own = agent(tool_calls(("save", {"text": "milk"})), "Not saved.", "Yes?", tools=[save], confirm=ask_client)
+    async with open_web(own) as web, web.stream("save milk") as response:
+        events = frames(response)
+        async for sent in events:
+            if sent.event == "confirmation-open":
+                break
+        assert (await web.ask("are you there?")).json()["result"]["text"] == "Yes?"
+        rest = [one async for one in events]
+    decided = next(one for one in rest if one.event == "confirm")
+    assert (decided.data["approved"], decided.data["reason"]) == (False, "a new message came instead of an answer")
+    assert [one.data["approved"] for one in rest if one.event == "confirmation-closed"] == [False]
+    assert rest[-1].data["result"]["text"] == "Not saved."
+
+
+async def test_forgetting_ends_what_goes_on_and_what_waits() -> None:
+    gate = Gate()
+    async with open_web(agent(gate.then("never"), "never", "Afresh.")) as web:
+        ids = [(await web.ask("Hi.", wait=False)).json()["run_id"] for _ in range(2)]
+        await gate.wait_reached()
+        assert (await web.client.delete("/v1/conversations/c")).status_code == 204
+        for run_id in ids:
+            assert (await web.client.get(f"/v1/conversations/c/runs/{run_id}")).status_code == 404
+        assert web.server.runtime.statistics().aborted == 2
+        assert (await web.ask("Hi.")).json()["result"] is not None
+        entries = (await web.client.get("/v1/conversations/c/history")).json()["entries"]
+        assert [one["role"] for one in entries] == ["user", "assistant"]
+
+
 # --- native tool calling --------------------------------------------------------------------------------------------
 
 

@@ -70,6 +70,9 @@ def create_app(
     config = config or ServerConfig()
     hosting = Hosting(runtime, ledger or Ledger(runtime.store), config, nursery, context)
     recovery = Recovery(hosting)
+    nursery.start_soon(hosting.in_background, recovery.look_through)
+    if hosting.ledger.shared:
+        nursery.start_soon(hosting.in_background, hosting.ledger.live)
     routes = Routes(hosting, recovery)
 
     completions = Completions(hosting, recovery)

@@ -8,10 +8,14 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
+import trio
+import trio.lowlevel
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from goliath_actors.errors import ConfigError
 
 from ._config import LOOPBACK_HOSTS, ServerConfig
 from ._hosting import Visitor
@@ -101,6 +105,8 @@ class Guard:
 
         Cancellation: as of the application inside.
         """
+        if not trio.lowlevel.in_trio_run():
+            raise ConfigError("this application runs on trio: serve it with Hypercorn's trio worker")
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, final
 
 import attrs
@@ -174,6 +174,7 @@ class Hosting:
     _active: dict[str, dict[str, Hosted]] = attrs.Factory(dict)
     # Asks with an idempotency key whose acceptance goes on, by ledger key and idempotency key.
     _claims: dict[tuple[str, str], trio.Event] = attrs.Factory(dict)
+    _background: list[trio.CancelScope] = attrs.Factory(list)
     _keeping: int = 0
     _quiet: trio.Event = attrs.Factory(trio.Event)
 
@@ -377,6 +378,20 @@ class Hosting:
         """Its `on_event` is that of the hand-over, so its end is awaited."""
         async for event in hosted.run.events():
             hosted.hear(event)
+
+    async def in_background(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do what goes on beside the runs, until `stop`.
+
+        Cancellation: as of `work`.
+        """
+        with trio.CancelScope() as scope:
+            self._background.append(scope)
+            await work()
+
+    def stop(self) -> None:
+        """End what goes on beside the runs."""
+        for scope in self._background:
+            scope.cancel()
 
     async def wait_kept(self) -> None:
         """Wait until the end of every run is on record.

@@ -10,6 +10,9 @@ repeated).
 
 from __future__ import annotations
 
+import logging
+import math
+import os
 import random
 import time
 import weakref
@@ -27,11 +30,16 @@ from goliath_actors.hooks import BeforeRun, HookContext
 
 __all__ = ["Acceptance", "Ledger", "Listed", "Recorder", "clip_title"]
 
+log = logging.getLogger("goliath_actors.server")
+
 # Any, in this room: JSON data.
 
 PREFIX: Final = ":server/"
 KEEP_ENDED: Final = 16  # ends of runs on record for a conversation
 RETRIES: Final = 20  # of a commit that another one overtook
+ALIVE: Final = ":server-alive/"
+LIFE: Final = 15.0  # seconds after which a process that says nothing counts as dead
+RELEASE: Final = 2.0  # seconds for saying that this one ends
 TITLE: Final = 80  # characters
 
 
@@ -75,7 +83,10 @@ class Listed:
 class Ledger:
     """The records of one store. Everything here is a checkpoint."""
 
-    _store: Store
+    store: Store
+    # This process, as others see it that share the store.
+    owner: str = attrs.Factory(lambda: os.urandom(8).hex())
+    _renewed: float = -math.inf
     _accepted: dict[str, Acceptance] = attrs.Factory(dict)
     _locks: weakref.WeakValueDictionary[str, trio.Lock] = attrs.Factory(weakref.WeakValueDictionary)
 
@@ -110,6 +121,7 @@ class Ledger:
                 "timeout": acceptance.timeout,
                 "at": now,
                 "begun": acceptance.begun,
+                "owner": self.owner,
             }
             private = {**record.private, "open": opened}
             if acceptance.instead_of is not None:
@@ -130,6 +142,7 @@ class Ledger:
             return Change(private=private, metadata=metadata, append=append)
 
         try:
+            await self._show_life()
             await self._update(acceptance.key, change)
         except Exception as error:  # noqa: BLE001  # a store is an application's: whatever it raises refuses the ask
             acceptance.error = error
@@ -151,7 +164,9 @@ class Ledger:
 
         def change(record: Record) -> Change:
             opened = dict(record.private.get("open", {}))
-            opened[run_id] = {**opened.get(run_id, {}), "begun": True}
+            if run_id not in opened:  # this process seemed dead for a while
+                raise StoreConflict("another process has taken the ask over")
+            opened[run_id] = {**opened[run_id], "begun": True}
             return Change(private={**record.private, "open": opened})
 
         await self._update(acceptance.key, change)
@@ -162,7 +177,6 @@ class Ledger:
 
         Raises: what the store raised.
         """
-        self._accepted.pop(acceptance.run.id, None)
         run_id = acceptance.run.id
 
         def change(record: Record) -> Change:
@@ -174,7 +188,7 @@ class Ledger:
         await self._update(acceptance.key, change)
 
     def drop(self, acceptance: Acceptance) -> None:
-        """Leave a run as it is on record: open. A restart will find it."""
+        """Do no more for a run. If it is open on record, a restart will find it."""
         self._accepted.pop(acceptance.run.id, None)
 
     async def close(self, key: str, run_ids: Iterable[str]) -> None:
@@ -193,24 +207,24 @@ class Ledger:
 
     async def read(self, key: str) -> Record:
         """Return a conversation's record here; of version 0 if nothing was ever asked."""
-        return await self._store.load(key)
+        return await self.store.load(key)
 
     async def find(self, key: str, idempotency_key: str) -> tuple[str, str] | None:
         """Return the run id and the body of the ask that had this key, or None."""
-        entry = await self._store.find(key, idempotency_key)
+        entry = await self.store.find(key, idempotency_key)
         return None if entry is None else (str(entry.private["run_id"]), str(entry.private["body"]))
 
     async def forget(self, key: str) -> None:
         """Delete a conversation's record here."""
         async with self._lock(key):
-            await self._store.forget(key)
+            await self.store.forget(key)
 
     async def listed(self, prefix: str, after: str | None, limit: int) -> list[Listed]:
         """Return conversations whose keys begin with `prefix`, in the order of their ids, from behind `after`."""
         rows: list[Listed] = []
-        for key in await self._store.keys(prefix, after, limit):
+        for key in await self.store.keys(prefix, after, limit):
             try:
-                record = await self._store.load(key)
+                record = await self.store.load(key)
             except StoreError:  # one that cannot be read does not hide the others
                 continue
             data = record.metadata
@@ -220,11 +234,51 @@ class Ledger:
 
     async def keys(self, after: str | None, limit: int) -> list[str]:
         """Return keys of this ledger, in order, from behind `after`."""
-        return list(await self._store.keys(PREFIX, after, limit))
+        return list(await self.store.keys(PREFIX, after, limit))
 
     def knows(self, run_id: str) -> bool:
         """Say whether a run is one of this process that is not over."""
         return run_id in self._accepted
+
+    # --- several processes ------------------------------------------------------------------------------------------
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may have open runs in the store: it says so by its method `hold`."""
+        return hasattr(self.store, "hold")
+
+    async def live(self) -> None:
+        """Show that this process lives, for ever.
+
+        Cancellation: says that it ends, so that another one takes over at once what had not begun.
+        """
+        try:
+            while True:
+                try:
+                    await self._show_life()
+                except StoreError as error:
+                    log.warning("the store does not take that this server lives: %s", type(error).__name__)
+                await trio.sleep(LIFE / 5)
+        finally:
+            with trio.move_on_after(RELEASE, shield=True):
+                try:
+                    await self.store.release(ALIVE + self.owner, self.owner)
+                except StoreError:  # then it runs out
+                    pass
+
+    async def _show_life(self) -> None:
+        if self.shared and self._renewed + LIFE / 4 < trio.current_time():
+            await self.store.acquire(ALIVE + self.owner, self.owner, LIFE)
+            self._renewed = trio.current_time()
+
+    async def lives(self, owner: str) -> bool:
+        """Say whether another process lives. Where a store has one process, every other one is an earlier one."""
+        if not self.shared or owner == self.owner:
+            return owner == self.owner
+        if await self.store.acquire(ALIVE + owner, self.owner, 1.0) is None:
+            return True
+        await self.store.release(ALIVE + owner, self.owner)
+        return False
 
     def _lock(self, key: str) -> trio.Lock:
         lock = self._locks.get(key)
@@ -236,9 +290,9 @@ class Ledger:
         # In this process one at a time; another process may still come between, hence the version and the retries.
         async with self._lock(key):
             for attempt in range(RETRIES):
-                record = await self._store.load(key)
+                record = await self.store.load(key)
                 try:
-                    return await self._store.commit(key, change(record), expect=record.version)
+                    return await self.store.commit(key, change(record), expect=record.version)
                 except StoreConflict:
                     if attempt == RETRIES - 1:
                         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from goliath_actors.errors import (
     ConfigError,
     ConversationBusy,
+    ConversationElsewhere,
     GoliathError,
     MailboxFull,
     RunAborted,
@@ -96,6 +98,9 @@ def problem_of(error: Exception) -> Problem | None:
         return Problem("shutting-down", "no new asks are taken; try again in a moment", retry_after=5)
     if isinstance(error, ConfigError):
         return Problem("invalid", str(error))
+    if isinstance(error, ConversationElsewhere):
+        words = "the conversation has a run in another process of this server"
+        return Problem("conversation-busy", words, retry_after=math.ceil(error.retry_after))
     if isinstance(error, StoreError):
         return Problem("store", "what was asked could not be recorded or read; try again", retry_after=2)
     return None

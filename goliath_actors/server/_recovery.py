@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from goliath_actors import Agent
-from goliath_actors.errors import GoliathError
+from goliath_actors.errors import MailboxFull
 
 from ._hosting import Asking, Hosting, Visitor
 from ._ledger import Ledger, Recorder
@@ -24,6 +24,8 @@ __all__ = ["Recovery"]
 log = logging.getLogger("goliath_actors.server")
 
 PAGE = 200  # keys at once, while looking through a store
+AGAIN = 60.0  # seconds until a store that several processes share is looked through again
+PATIENCE = 0.5  # seconds until what there was no room for is tried again
 
 
 @final
@@ -48,40 +50,69 @@ class Recovery:
             return
         done = self._going[key] = trio.Event()
         try:
-            await self._look(key)
-            self._seen.add(key)
+            if await self._look(key):
+                self._seen.add(key)
         finally:
             del self._going[key]
             done.set()
 
     async def look_through(self) -> None:
-        """See to every conversation of the store.
+        """See to every conversation of the store; of one that several processes share, again and again.
 
         Cancellation: the rest is seen to when it is asked for.
         """
+        while True:
+            try:
+                complete = await self._look_once()
+            except Exception as error:  # noqa: BLE001  # a store's own; what is left is seen to when it is asked for
+                log.error("the store could not be looked through: %s", type(error).__name__)
+                complete = False
+            if not self.hosting.ledger.shared:
+                # Nothing new can come to be left: whoever else wrote here has ended.
+                self._done = complete
+                return
+            await trio.sleep(AGAIN)
+
+    async def _look_once(self) -> bool:
         after: str | None = None
+        complete = True
         while True:
             keys = await self.hosting.ledger.keys(after, PAGE)
             for key in keys:
-                try:
-                    await self.touch(key)
-                except GoliathError as error:  # one record that cannot be read keeps no other from being seen to
-                    log.error("a conversation could not be recovered: %s", type(error).__name__)
+                complete = await self._look_at(key) and complete
             if len(keys) < PAGE:
-                break
+                return complete
             after = keys[-1]
-        self._done = True
-        self._seen.clear()
 
-    async def _look(self, key: str) -> None:
+    async def _look_at(self, key: str) -> bool:
+        while True:
+            try:
+                await self.touch(key)
+                return True
+            except MailboxFull:  # more was left than may wait now: there will be room
+                await trio.sleep(PATIENCE)
+            except Exception as error:  # noqa: BLE001  # one record that cannot be read keeps no other from its turn
+                log.error("a conversation could not be recovered: %s", type(error).__name__)
+                return False
+
+    async def _look(self, key: str) -> bool:
+        """See to one conversation; False if it is to be looked at again."""
         ledger = self.hosting.ledger
         opened: Mapping[str, Any] = (await ledger.read(key)).private.get("open", {})
-        left = {run_id: row for run_id, row in opened.items() if not ledger.knows(run_id)}
+        left: dict[str, Mapping[str, Any]] = {}
+        living: dict[str, bool] = {}
+        for run_id, row in opened.items():
+            owner = str(row["owner"])
+            if not ledger.knows(run_id) and owner not in living:
+                living[owner] = ledger.shared and await ledger.lives(owner)
+            if not ledger.knows(run_id) and not living[owner]:
+                left[run_id] = row
         closed = [run_id for run_id, row in left.items() if not self._can_run(row)]
         await ledger.close(key, closed)
         for run_id, row in sorted(left.items(), key=lambda item: float(item[1]["at"])):
             if run_id not in closed:
                 await self._run_again(key, run_id, row)
+        return not ledger.shared
 
     def _can_run(self, row: Mapping[str, Any]) -> bool:
         agent = self._agent(row)

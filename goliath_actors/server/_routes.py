@@ -55,6 +55,8 @@ class _Place:
     visitor: Visitor
     agent: Agent[Any]
     id: str
+    # Where the application is mounted, if it is.
+    root: str = ""
 
     @property
     def key(self) -> str:
@@ -62,7 +64,7 @@ class _Place:
 
     @property
     def path(self) -> str:
-        return f"/v1/conversations/{quote(self.id, safe='')}"
+        return f"{self.root}/v1/conversations/{quote(self.id, safe='')}"
 
     def asking(self, text: str, **more: Any) -> Asking:
         return Asking(self.visitor, self.agent, self.id, text, **more)
@@ -165,6 +167,10 @@ class Routes:
         if hosted is not None:
             await trio.lowlevel.checkpoint()
             return respond(self._full(place, hosted))
+        record = await self._known(place)
+        row = record.private.get("open", {}).get(run_id)
+        if row is not None:  # of another process that shares the store
+            return respond(self._elsewhere(place, run_id, "running" if row["begun"] else "queued"))
         return respond(self._past(place, await self._recorded(place, run_id)))
 
     async def get_events(self, request: Request, visitor: Visitor) -> Response:
@@ -295,7 +301,7 @@ class Routes:
 
     def _place(self, request: Request, visitor: Visitor, agent: str | None = None) -> _Place:
         named = agent if agent is not None else query_text(request.query_params, "agent", MAX_NAME)
-        return _Place(visitor, self._agent(named), conversation_id(request))
+        return _Place(visitor, self._agent(named), conversation_id(request), request.scope.get("root_path", ""))
 
     def _conversation(self, place: _Place) -> Any:
         return self.hosting.runtime.conversation(place.asking("").inner_id, place.agent)
@@ -317,6 +323,8 @@ class Routes:
         for row in record.private.get("ended", ()):
             if row["run_id"] == run_id:
                 return dict(row)
+        if run_id in record.private.get("open", {}):
+            raise Problem("conflict", "it goes on in another process of this server", retry_after=1)
         raise Problem("not-found", "there is no such run, or it ended too long ago")
 
     async def _over_long_ago(self, place: _Place, run_id: str, streams: bool) -> Response:
@@ -352,6 +360,11 @@ class Routes:
             "confirmations": [question.data() for question in hosted.questions.values()],
             "links": _links(place, hosted.id),
         }
+
+    def _elsewhere(self, place: _Place, run_id: str, state: str) -> dict[str, Any]:
+        nothing = dict.fromkeys(("status", "result", "error", "abort", "followed_by"))
+        row = {"run_id": run_id, **nothing}
+        return {**self._past(place, row), "state": state}
 
     def _past(self, place: _Place, row: Mapping[str, Any]) -> dict[str, Any]:
         return {

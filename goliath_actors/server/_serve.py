@@ -72,6 +72,7 @@ class Server:
             nursery.cancel_scope.cancel()
         with trio.move_on_after(LEAVE):
             await self._hosting.wait_kept()
+        self._hosting.stop()
         return report
 
     async def _hurry_up(self) -> None:
@@ -119,7 +120,6 @@ async def serve(
                 host, port = listener.getsockname()[:2]
                 server = Server(runtime, host, port, app.state.hosting, config.drain_grace)
                 await nursery.start(_listen, app, listener, config, server)
-                nursery.start_soon(app.state.recovery.look_through)
                 task_status.started(server)
                 report = await server._drain()
                 nursery.cancel_scope.deadline = trio.current_time() + LEAVE

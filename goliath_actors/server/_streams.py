@@ -55,6 +55,10 @@ class StreamResponse(Response):
 
         Cancellation: as if the client had left.
         """
+        if scope["method"] == "HEAD":  # there is no body to wait for
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
         complete = False
 
         async def watch(nursery: trio.Nursery) -> None:
