@@ -664,3 +664,50 @@ async def test_a_reply_that_the_provider_gives_up_is_no_answer(word: str) -> Non
             await collect(model)
         assert (caught.value.code, caught.value.partial, caught.value.retryable) == ("truncated", "Hi", True)
         await model.aclose()
+
+
+# Headers of the application's own.
+
+
+def sent(server: ProviderServer, name: str) -> list[str | None]:
+    return [request.headers.get(name) for request in server.seen]
+
+
+async def test_headers_of_the_application_go_with_every_request_and_a_function_gives_new_ones() -> None:
+    numbers = iter(range(2))
+    async with provider(Script([chunked(text_reply("Hi"))])) as server:
+        await collect(chat(server, api_key="key", headers={"X-Team": "blue", "Authorization": "Basic other"}))
+        model = chat(server, headers=lambda: {"x-team": f"n{next(numbers)}"})
+        await collect(model)
+        await collect(model)
+    assert sent(server, "x-team") == ["blue", "n0", "n1"]
+    assert sent(server, "authorization") == ["Basic other", None, None]
+
+
+async def test_values_of_headers_are_in_no_repr_and_no_error() -> None:
+    body = b"bad team s3cret-value"
+    reply = Script([head(401, headers={"content-type": "text/plain"}, length=len(body)), body])
+    for headers in ({"x-team": "s3cret-value"}, lambda: {"x-team": "s3cret-value"}):
+        async with provider(reply) as server:
+            model = chat(server, headers=headers)
+            with pytest.raises(ModelError) as raised:
+                await collect(model)
+        assert "bad team [secret]" in str(raised.value)
+        assert "s3cret" not in repr(model)
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ("x: y", "headers is a mapping"),
+        ({3: "y"}, "no name of a header"),
+        ({"a b": "y"}, "no name of a header"),
+        ({"x": "s3cret\r\nhost: other"}, "value of x holds what no header can carry"),
+        ({"x": b"s3cret"}, "value of x holds"),
+        ({"Host": "other"}, "Host is made by the connection"),
+    ],
+)
+def test_headers_that_cannot_be_sent_are_refused_without_their_values(headers: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as raised:
+        OpenAIChat("m", base_url="http://127.0.0.1:9/v1", headers=headers)
+    assert "s3cret" not in str(raised.value)

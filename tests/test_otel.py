@@ -19,8 +19,11 @@ from trio.testing import MockClock
 from goliath_actors import Agent, Extension, RunAborted, Stop, ToolFailure, ToolLoop, open_runtime, tool
 from goliath_actors.errors import ConfigError, ModelUnavailable
 from goliath_actors.hooks import BeforeRun, HookContext, ModelPatch
+from goliath_actors.models import OpenAIChat
 from goliath_actors.otel import Tracing, trace_headers
 from goliath_actors.testing import Gate, ScriptedModel, tool_calls
+
+from ._provider_server import Script, chunked, provider, text_reply
 
 SECRET = "the secret word"
 
@@ -186,6 +189,17 @@ async def test_what_a_tool_does_is_a_child_of_its_own_span_also_beside_others(
         assert own.context is not None
         assert is_child(spans.one(f"work {name}"), own)
         assert f"-{own.context.span_id:016x}-" in (step.result or "")
+
+
+async def test_a_provider_over_http_gets_the_trace_of_its_own_call(spans: Spans) -> None:
+    tracing = Tracing(tracer_provider=spans.provider)
+    async with provider(Script([chunked(text_reply("hi"))])) as server:
+        model = OpenAIChat("m2", base_url=server.url, api_key="", headers=trace_headers)
+        async with open_runtime(Agent(model=model, extensions=[tracing], loop=ToolLoop())) as runtime:
+            await runtime.run("hi")
+        chat = spans.one("chat m2").context
+        assert chat is not None
+        assert f"-{chat.trace_id:032x}-{chat.span_id:016x}-" in server.seen[0].headers["traceparent"]
 
 
 async def test_an_agent_that_is_asked_by_a_tool_hangs_below_that_tool(spans: Spans, autojump_clock: MockClock) -> None:

@@ -5,7 +5,9 @@ Uses _pool, _incoming, _errors; used by openai_chat and anthropic.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import attrs
 import trio
@@ -18,7 +20,21 @@ from ._incoming import Decoder, Incoming, Patience
 from ._pool import Endpoint
 from ._wire import encode
 
-__all__ = ["SHORTEST_SECRET", "Exchange", "as_settings", "check_key", "check_options", "scrubber"]
+__all__ = [
+    "SHORTEST_SECRET",
+    "Exchange",
+    "MoreHeaders",
+    "as_settings",
+    "check_headers",
+    "check_key",
+    "check_options",
+    "scrubber",
+]
+
+MoreHeaders: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str]]
+"""Headers of an application's own: a mapping, or a plain function that gives one for each request."""
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110, section 5.6.2
 
 SHORTEST_SECRET = 4
 """Characters. Shorter values are no secrets, and hiding them everywhere would make messages unreadable."""
@@ -53,10 +69,35 @@ def check_key(given: str) -> str:
     return key
 
 
-def scrubber(key: str, basic: str | None, url: httpx.URL) -> Scrubber:
-    """Return what keeps the key, the user and password of the address (`basic`) and its query out of messages."""
+def check_headers(headers: MoreHeaders | None) -> MoreHeaders | None:
+    """Return the headers, a mapping as a checked copy. Raises: `ConfigError`, which shows no values."""
+    if headers is None or (callable(headers) and not isinstance(headers, Mapping)):
+        return headers
+    return _as_headers(headers)
+
+
+def _as_headers(headers: object) -> dict[str, str]:
+    if not isinstance(headers, Mapping):
+        raise ConfigError(f"headers is a mapping, or a function that returns one, not {type(headers).__name__}")
+    found: dict[str, str] = {}
+    for name, value in headers.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ConfigError(f"headers: {name!r} is no name of a header")
+        if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+            raise ConfigError(f"headers: the value of {name} holds what no header can carry")
+        if name.lower() in ("content-length", "host", "transfer-encoding"):
+            raise ConfigError(f"headers: {name} is made by the connection; leave it out")
+        found[name.lower()] = value
+    return found
+
+
+def scrubber(key: str, basic: str | None, url: httpx.URL, more: MoreHeaders | None = None) -> Scrubber:
+    """Return what keeps the key, the user and password of the address (`basic`), its query, and the values of headers
+    out of messages."""
     # Some providers want the key in the address, so what stands in its query is as secret.
-    secrets = (key, (basic or "").removeprefix("Basic "), *(value for _, value in url.params.multi_items()))
+    in_address = [value for _, value in url.params.multi_items()]
+    in_headers = list(more.values()) if isinstance(more, Mapping) else []
+    secrets = (key, (basic or "").removeprefix("Basic "), *in_address, *in_headers)
     return Scrubber(tuple(secret for secret in secrets if len(secret) >= SHORTEST_SECRET))
 
 
@@ -70,6 +111,7 @@ class Exchange:
     scrub: Scrubber
     patience: Patience
     connect_timeout: float
+    more: MoreHeaders | None = attrs.field(default=None, repr=False)
 
     async def send(self, body: Mapping[str, object], reply: Decoder, wall_clock: Callable[[], float]) -> Incoming:
         """Send one request and return its reply, to be read and closed by the caller.
@@ -82,21 +124,35 @@ class Exchange:
             content = encode(body)
         except (TypeError, ValueError) as error:
             raise BadRequest(f"the request cannot be written as JSON: {error}", code="not-json") from error
+        headers, scrub = self._headers()
         began = trio.current_time()
         response: httpx.Response | None = None
         with trio.move_on_after(self.patience.first):
             try:
-                response = await self.endpoint.post(self.url, self.headers, content, self.connect_timeout)
+                response = await self.endpoint.post(self.url, headers, content, self.connect_timeout)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                raise from_exchange(error, self.patience.server, self.scrub, self.connect_timeout) from error
+                raise from_exchange(error, self.patience.server, scrub, self.connect_timeout) from error
         if response is None:
             raise self.patience.first_exceeded()
         left = self.patience.first - (trio.current_time() - began)
-        incoming = Incoming(response, reply, self.scrub, self.patience, left)
+        incoming = Incoming(response, reply, scrub, self.patience, left)
         if response.is_success:
             return incoming
         try:
             error_body = await incoming.read_error()
         finally:
             await incoming.aclose()
-        raise from_response(response.status_code, response.headers, error_body, self.scrub, wall_clock())
+        raise from_response(response.status_code, response.headers, error_body, scrub, wall_clock())
+
+    def _headers(self) -> tuple[dict[str, str], Scrubber]:
+        """Return the headers of a request, and what keeps those of the application out of messages too.
+
+        Raises: what its function raises, and `ConfigError` for what is no headers.
+        """
+        if self.more is None:
+            return self.headers, self.scrub
+        if isinstance(self.more, Mapping):
+            return {**self.headers, **self.more}, self.scrub
+        more = _as_headers(self.more())
+        secrets = (*self.scrub.secrets, *(value for value in more.values() if len(value) >= SHORTEST_SECRET))
+        return {**self.headers, **more}, Scrubber(secrets)

@@ -17,7 +17,7 @@ import attrs
 from goliath_actors.abc import ModelEvent, ModelRequest
 from goliath_actors.errors import ConfigError
 
-from ._exchange import Exchange, as_settings, check_key, check_options, scrubber
+from ._exchange import Exchange, MoreHeaders, as_settings, check_headers, check_key, check_options, scrubber
 from ._http import httpx, parse_url, place
 from ._incoming import Incoming, Patience
 from ._messages_reply import MessagesReply
@@ -56,6 +56,9 @@ class AnthropicMessages:
       settings: sampling parameters in the provider's words, merged into every request body; `{"stream": False}` asks
         for the reply in one piece, a value of None leaves a field out.
       window: the model's context window in tokens, if known.
+      headers: more headers for every request: a mapping, or a plain function that gives one for each, such as
+        `otel.trace_headers`. They may take the place of ours. Their values are in no repr, and those of a mapping in no
+        error.
       http: a client of the application's own (for a proxy, certificates, HTTP/2). It is never closed here, and its
         connection limits are its own. Without one, connections come from a pool of this model's, one per trio loop,
         which reads no proxy settings from the environment.
@@ -80,6 +83,7 @@ class AnthropicMessages:
     retries: int = attrs.field(default=2, kw_only=True)
     _settings: Mapping[str, object] = attrs.field(alias="settings", default=None, converter=as_settings, kw_only=True)
     window: int | None = attrs.field(default=None, kw_only=True)
+    _more: MoreHeaders | None = attrs.field(alias="headers", default=None, converter=check_headers, kw_only=True)
     _http: httpx.AsyncClient | None = attrs.field(alias="http", default=None, kw_only=True)
     _url: httpx.URL = attrs.field(init=False)
     _endpoint: Endpoint = attrs.field(init=False)
@@ -107,8 +111,8 @@ class AnthropicMessages:
             headers["authorization"] = basic
         patience = Patience(self.first_token_timeout, self.idle_timeout, place(self._url))
         self._endpoint = Endpoint(self._http)
-        scrub = scrubber(key, basic, url)
-        self._exchange = Exchange(self._endpoint, self._url, headers, scrub, patience, self.connect_timeout)
+        scrub = scrubber(key, basic, url, self._more)
+        self._exchange = Exchange(self._endpoint, self._url, headers, scrub, patience, self.connect_timeout, self._more)
 
     @property
     def name(self) -> str:

@@ -19,7 +19,7 @@ from goliath_actors.abc import ModelEvent, ModelRequest
 from goliath_actors.errors import ConfigError
 
 from ._errors import Scrubber
-from ._exchange import Exchange, as_settings, check_key, check_options, scrubber
+from ._exchange import Exchange, MoreHeaders, as_settings, check_headers, check_key, check_options, scrubber
 from ._http import httpx, parse_url, place
 from ._incoming import Incoming, Patience
 from ._pool import Endpoint
@@ -64,6 +64,9 @@ class OpenAIChat:
       settings: sampling parameters in the provider's words, merged into every request body; `{"stream": False}` asks
         for the reply in one piece, a value of None leaves a field out.
       window: the model's context window in tokens, if known.
+      headers: more headers for every request: a mapping, or a plain function that gives one for each, such as
+        `otel.trace_headers`. They may take the place of ours. Their values are in no repr, and those of a mapping in no
+        error.
       http: a client of the application's own (for a proxy, certificates, HTTP/2). It is never closed here, and its
         connection limits are its own. Without one, connections come from a pool of this model's, one per trio loop,
         which reads no proxy settings from the environment.
@@ -83,6 +86,7 @@ class OpenAIChat:
     retries: int = attrs.field(default=2, kw_only=True)
     _settings: Mapping[str, object] = attrs.field(alias="settings", default=None, converter=as_settings, kw_only=True)
     window: int | None = attrs.field(default=None, kw_only=True)
+    _more: MoreHeaders | None = attrs.field(alias="headers", default=None, converter=check_headers, kw_only=True)
     _http: httpx.AsyncClient | None = attrs.field(alias="http", default=None, kw_only=True)
     _url: httpx.URL = attrs.field(init=False)
     _headers: dict[str, str] = attrs.field(init=False)
@@ -102,7 +106,7 @@ class OpenAIChat:
         key = check_key(self._api_key if self._api_key is not None else os.environ.get("OPENAI_API_KEY", ""))
         if key or basic:
             self._headers["authorization"] = f"Bearer {key}" if key else basic or ""
-        self._scrub = scrubber(key, basic, url)
+        self._scrub = scrubber(key, basic, url, self._more)
         self._patience = Patience(self.first_token_timeout, self.idle_timeout, place(self._url))
         self._endpoint = Endpoint(self._http)
 
@@ -150,5 +154,7 @@ class OpenAIChat:
 
     async def _send(self, request: ModelRequest) -> Incoming:
         reply = Reply(self._scrub, (call.id for message in request.messages for call in message.tool_calls))
-        exchange = Exchange(self._endpoint, self._url, self._headers, self._scrub, self._patience, self.connect_timeout)
+        exchange = Exchange(
+            self._endpoint, self._url, self._headers, self._scrub, self._patience, self.connect_timeout, self._more
+        )
         return await exchange.send(request_body(self.model, request, self._settings), reply, self._wall_clock)
