@@ -14,14 +14,14 @@ import trio
 
 from ._agent import Agent, check_seconds, output_schema
 from ._arguments import check_ask, checked_id, hint
-from ._conversation import Actor, Entry
+from ._conversation import Actor, Entry, label_of
 from ._engine import Engine
 from ._envelope import Envelope, Job, Run, RunOptions, Wait
 from ._history import Histories
 from ._journal import RunJournal
 from ._panel import Panel
 from ._toolloop import ToolLoop
-from ._waits import refuse_cycle, waiter
+from ._waits import refuse_cycle, refuse_line, waiter
 from .abc import Store
 from .errors import ConfigError, ConversationBusy, MailboxFull, RunAborted
 from .values import Outcome
@@ -127,6 +127,8 @@ class Acceptance:
         actor = entry.actors.get(conversation_id)
         if actor is not None:
             self._refuse_busy(actor, when_busy, waits=waits)
+        if waits and (actor is None or actor.current is None):
+            self._refuse_line(entry, conversation_id, actor)
         if self._max_waiting is not None and when_busy != "replace":
             self._refuse_waiting(actor, self._max_waiting)
         actor = engine.directory.make(entry, conversation_id)
@@ -338,7 +340,7 @@ class Acceptance:
         if waits:
             asker = waiter()
             if asker is not None:
-                refuse_cycle(asker, actor)
+                refuse_cycle(asker, actor, lends=self._engine.owns(asker))
         if actor.current is None:
             return
         if when_busy == "refuse":
@@ -347,6 +349,14 @@ class Acceptance:
             self._refuse_crowd(actor)
         elif actor.waiting >= 2 * self._mailbox_capacity + REPLACED_AT_MOST:
             raise MailboxFull("conversation", actor.waiting, self._mailbox_capacity)
+
+    def _refuse_line(self, entry: Entry, conversation_id: str | None, actor: Actor | None) -> None:
+        """Refuse a run of another runtime, which has no slot here to lend, a wait for one that never comes free."""
+        turns, asker = self._engine.turns, waiter()
+        free = turns.limit is None or turns.running < turns.limit
+        if free or asker is None or self._engine.owns(asker) or (actor is not None and actor.sponsors):
+            return
+        refuse_line(asker, label_of(entry, conversation_id), turns)
 
     def _refuse_crowd(self, actor: Actor) -> None:
         crowd = actor.crowd(self._mailbox_capacity)

@@ -24,7 +24,7 @@ from ._threads import ConversationThreads, ToolThreads
 from ._work import Health
 from .values import ConversationStatus
 
-__all__ = ["Actor", "Entry", "Turns"]
+__all__ = ["Actor", "Entry", "Turns", "label_of"]
 
 
 @attrs.frozen(eq=False)
@@ -42,6 +42,11 @@ class Entry:
         return self.prefix if conversation_id is None else f"{self.prefix}/{conversation_id}"
 
 
+def label_of(entry: Entry, conversation_id: str | None) -> str:
+    """Return the name of a conversation, for people."""
+    return f"{entry.agent.name}/{'(default)' if conversation_id is None else conversation_id}"
+
+
 @final
 @attrs.define(eq=False, repr=False)
 class Actor:
@@ -54,8 +59,8 @@ class Actor:
     mailbox: Mailbox | None = None
     # How many runs of this runtime wait for a turn here: they lend their slots (R4).
     sponsors: int = 0
-    # True while the head is ready and queues for a slot.
-    in_line: bool = False
+    # Where the head, which is ready, queues for a slot.
+    line: Turns | None = None
     has_slot: bool = False
     idle_since: float = 0.0
     # How many of those that wait were aborted meanwhile: they keep their places until their turns (R7).
@@ -72,8 +77,12 @@ class Actor:
     @property
     def label(self) -> str:
         """Name of the conversation, for people."""
-        name = "(default)" if self.conversation_id is None else self.conversation_id
-        return f"{self.entry.agent.name}/{name}"
+        return label_of(self.entry, self.conversation_id)
+
+    @property
+    def in_line(self) -> bool:
+        """True while the head is ready and queues for a slot."""
+        return self.line is not None
 
     @property
     def waiting(self) -> int:
@@ -185,6 +194,18 @@ class Turns:
     running: int = 0
     # Invariant: exactly the actors that are `in_line`, in the order in which their heads became ready.
     _line: OrderedDict[Actor, None] = attrs.Factory(OrderedDict)
+    # Invariant: with a limit, exactly the actors that have a slot.
+    _holders: dict[Actor, None] = attrs.Factory(dict)
+
+    @property
+    def holders(self) -> list[Actor]:
+        """As `Line.holders`. Without a limit nobody is asked, and none are noted."""
+        return list(self._holders)
+
+    @property
+    def missing(self) -> int:
+        """As `Line.missing`."""
+        return 0 if self.limit is None else self.running - self.limit + 1
 
     def would_start(self, actor: Actor) -> bool:
         """Say whether a head that becomes ready now would begin at once."""
@@ -197,7 +218,7 @@ class Turns:
         elif actor.sponsors:
             self._start(actor, slot=False)
         else:
-            actor.in_line = True
+            actor.line = self
             self._line[actor] = None
 
     def over(self, actor: Actor, envelope: Envelope | Job) -> None:
@@ -212,6 +233,7 @@ class Turns:
         if actor.has_slot:
             actor.has_slot = False
             self.running -= 1
+            self._holders.pop(actor, None)
         self._fill()
 
     @trio.lowlevel.enable_ki_protection
@@ -234,15 +256,19 @@ class Turns:
         target.lenders -= 1
         actor.sponsors -= 1
         if not actor.sponsors and actor.current is not None and not actor.in_line and not actor.has_slot:
-            actor.has_slot = True
-            self.running += 1
+            self._hold(actor)
 
     def _start(self, actor: Actor, *, slot: bool) -> None:
-        actor.in_line = False
-        actor.has_slot = slot
+        actor.line = None
         if slot:
-            self.running += 1
+            self._hold(actor)
         self.start(actor)
+
+    def _hold(self, actor: Actor) -> None:
+        actor.has_slot = True
+        self.running += 1
+        if self.limit is not None:
+            self._holders[actor] = None
 
     def _fill(self) -> None:
         while self._line and (self.limit is None or self.running < self.limit):

@@ -181,7 +181,7 @@ class Engine:
         if asker is None or wait.over or run.conversation is None:
             yield
             return
-        refuse_cycle(asker, run.conversation)
+        refuse_cycle(asker, run.conversation, lends=self.owns(asker))
         with self.waiting(asker, wait):
             yield
 

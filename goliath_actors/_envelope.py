@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import Context, ContextVar
 from functools import partial
@@ -24,7 +24,7 @@ from .events import Event
 from .tools import Delegating
 from .values import Abort, AbortCause, Outcome, RunResult
 
-__all__ = ["Envelope", "Job", "Run", "RunOptions", "Turn", "Wait", "WaitForAll", "current_run", "envelope_of"]
+__all__ = ["Envelope", "Job", "Line", "Run", "RunOptions", "Turn", "Wait", "WaitForAll", "current_run", "envelope_of"]
 
 current_run: ContextVar[Envelope | None] = ContextVar("goliath_actors_current_run", default=None)
 """The run in whose context this code runs, also in tasks that its tools start (R14)."""
@@ -45,6 +45,25 @@ class Turn(Protocol):
     @property
     def current(self) -> Envelope | Job | None:
         """What has its turn."""
+        ...
+
+    @property
+    def line(self) -> Line | None:
+        """Where what has its turn stands in line for a slot, None if it does not."""
+        ...
+
+
+class Line(Protocol):
+    """What stands in line for a slot of a runtime (R4)."""
+
+    @property
+    def holders(self) -> Sequence[Turn]:
+        """The conversations that have a slot."""
+        ...
+
+    @property
+    def missing(self) -> int:
+        """How many of them must give theirs up before one is free."""
         ...
 
 

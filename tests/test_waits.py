@@ -172,3 +172,83 @@ async def test_what_a_task_asks_that_outlives_its_run_goes_on_after_a_good_end()
         assert (await runtime.run("go")).text == "done"
         gate.open()
     assert results == ["child done"]
+
+
+# --- slots of two runtimes (R4, R14) ----------------------------------------------------------------------------------
+
+
+async def test_two_runtimes_that_wait_for_each_others_only_slot_are_refused() -> None:
+    runtimes: dict[str, Runtime] = {}
+    refused: list[ReentrantRun] = []
+    started: dict[str, trio.Event] = {"one": trio.Event(), "two": trio.Event()}
+
+    def crossing(mine: str, other: str) -> Any:
+        async def action(work: Work) -> str:
+            if work.ask == "plain":
+                return mine
+            started[mine].set()
+            await started[other].wait()
+            try:
+                return (await runtimes[other].run("plain", conversation_id="x")).text
+            except ReentrantRun as error:
+                refused.append(error)
+                return "refused"
+
+        return loop_agent(action, name=mine)
+
+    async with (
+        open_runtime(crossing("one", "two"), max_running=1) as runtimes["one"],
+        open_runtime(crossing("two", "one"), max_running=1) as runtimes["two"],
+    ):
+        runs = [runtimes[name].submit("cross", conversation_id="a") for name in ("one", "two")]
+        with trio.fail_after(20):
+            texts = [(await run.wait()).text for run in runs]
+    assert sorted(texts) in (["one", "refused"], ["refused", "two"])
+    (error,) = refused
+    assert error.chain[0] == error.chain[-1]
+    assert {"one/a", "two/a"} <= set(error.chain)
+
+
+async def test_a_slot_that_somebody_else_gives_up_is_worth_waiting_for(autojump_clock: MockClock) -> None:
+    runtimes: dict[str, Runtime] = {}
+
+    async def first(work: Work) -> str:
+        if work.ask == "cross":
+            await trio.sleep(1)
+            return (await runtimes["two"].run("plain", conversation_id="x")).text
+        return "one"
+
+    async def second(work: Work) -> str:
+        if work.ask == "cross":
+            await trio.sleep(2)
+            return (await runtimes["one"].run("plain", conversation_id="x")).text
+        await trio.sleep(5)
+        return "two"
+
+    async with (
+        open_runtime(loop_agent(first, name="one"), max_running=1) as runtimes["one"],
+        open_runtime(loop_agent(second, name="two"), max_running=2) as runtimes["two"],
+    ):
+        one = runtimes["one"].submit("cross", conversation_id="a")
+        two = runtimes["two"].submit("cross", conversation_id="a")
+        busy = runtimes["two"].submit("plain", conversation_id="busy")  # ends by itself at 5, and its slot is free
+        assert [(await run.wait()).text for run in (one, two, busy)] == ["two", "one", "two"]
+    assert trio.current_time() == 10
+
+
+async def test_a_run_lends_its_slot_in_its_own_runtime_whatever_is_in_line() -> None:
+    gate = Gate()
+
+    async def action(work: Work) -> str:
+        if work.ask == "outer":
+            await gate.pass_through()
+            return (await runtime.run("inner", conversation_id="b")).text
+        return work.ask
+
+    async with open_runtime(loop_agent(action), max_running=1) as runtime:
+        run = runtime.submit("outer", conversation_id="a")
+        await gate.wait_reached()
+        runtime.submit("queued", conversation_id="b")
+        gate.open()
+        with trio.fail_after(20):
+            assert (await run.wait()).text == "inner"
