@@ -17,7 +17,7 @@ from ._provider import describe, prompt_parts
 from ._request import Reply, Wanted, ask_model
 from ._stream import Screen
 from ._text import clip
-from ._transcript import Draft, Transcript
+from ._transcript import Draft, Transcript, is_ask
 from ._work import Route, Work
 from .abc import Entry
 from .errors import ConfigError
@@ -105,7 +105,8 @@ async def compact(work: Work, transcript: Transcript, keep_turns: int, reason: s
 def _ranges(entries: Sequence[Entry], keep_turns: int, least: int) -> list[int]:
     """Return how many entries may be summarised, most first: up to the turns that are kept, and, since all of it may be
     too long for one prompt, less."""
-    begins = [place for place, entry in enumerate(entries) if entry.role == "user"]
+    # What only looks like a turn begins none: the last ask stays, so that it can be answered anew (T12).
+    begins = [place for place, entry in enumerate(entries) if is_ask(entry)]
     for keep in range(keep_turns, least - 1, -1):
         ends = begins[: -keep + 1] if keep > 1 else begins
         ranges = [end for end in reversed(ends) if any(entry.role != "summary" for entry in entries[:end])]

@@ -198,7 +198,7 @@ class Thinker:
         work = self.work
         self.calls += 1
         # On the last step nothing is offered, so that there is nothing left to do but to answer.
-        tools = {} if self.last and self.max_steps > 1 else dict(work.tools)
+        tools = {} if self.last else dict(work.tools)
         question = BeforePlan(
             work.ask,
             tuple(tool.descriptor for tool in tools.values()),
@@ -246,7 +246,7 @@ class Thinker:
 
     def _system(self, context_text: str) -> tuple[Message, ...]:
         work = self.work
-        note = LAST_STEP if self.last and self.max_steps > 1 else ""
+        note = LAST_STEP if self.last and (work.tools or self.max_steps > 1) else ""
         text = system_text((work.instructions, work.panel.instructions()), work.facts, context_text, note)
         return (Message("system", text),) if text else ()
 

@@ -26,7 +26,7 @@ from .hooks import BeforeAppend
 from .threads import APPENDED
 from .values import Message, ToolCall
 
-__all__ = ["CURSOR", "Draft", "Transcript"]
+__all__ = ["CURSOR", "Draft", "Transcript", "is_ask"]
 
 PAGE = 200  # entries read at a time
 CURSOR = "compaction"  # key of a record's private data: {"through": last summarised entry, "summary": its entry}
@@ -307,9 +307,7 @@ class Transcript:
     @property
     def last_ask(self) -> Entry | None:
         """The last message that a user sent, None if there is none; texts of hooks do not count."""
-        made = ("continued", APPENDED)
-        asks = [entry for entry in self.kept if entry.role == "user" and not any(map(entry.private.get, made))]
-        return asks[-1] if asks else None
+        return next((entry for entry in reversed(self.kept) if is_ask(entry)), None)
 
     def behind(self, entry: Entry) -> list[Entry]:
         """Return what was said after an entry."""
@@ -429,6 +427,11 @@ class Transcript:
             return ()
         # A text that was handed in and is not there becomes a run of its own, so it is not stored here.
         return tuple(entry for entry in unsure if entry.role == "user" and "steer" not in entry.private)
+
+
+def is_ask(entry: Entry) -> bool:
+    """Say whether a user said this: not a hook that goes on with a text, nor an application that notes one."""
+    return entry.role == "user" and not any(map(entry.private.get, ("continued", APPENDED)))
 
 
 def _appending(record: Record, entries: tuple[Entry, ...]) -> Change:

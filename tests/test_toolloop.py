@@ -319,6 +319,19 @@ async def test_the_last_step_is_told_to_answer_and_offers_no_tools() -> None:
     assert requests(agent)[1].tools == ()
 
 
+async def test_a_run_of_one_step_is_told_that_it_is_the_last() -> None:
+    agent = native(["done"], tools=[look], loop=ToolLoop(max_steps=1))
+    async with open_runtime(agent) as runtime:
+        await runtime.run("go")
+    (request,) = requests(agent)
+    assert request.tools == ()
+    assert "This is the last step" in request.text
+    plain = native(["done"], loop=ToolLoop(max_steps=1))
+    async with open_runtime(plain) as runtime:
+        await runtime.run("go")
+    assert "last step" not in requests(plain)[0].text
+
+
 async def test_a_model_that_never_stops_calling_is_stopped_with_a_text_and_a_closed_history() -> None:
     """S43."""
     store, journal = InMemoryStore(), Journal()

@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from goliath_actors import Agent, Compaction, Extension, ToolLoop, open_runtime, tool
-from goliath_actors.abc import Change, Entry
+from goliath_actors.abc import Change, Entry, ModelRequest
 from goliath_actors.errors import ContextOverflow, GoliathBudgetError, ModelUnavailable
-from goliath_actors.hooks import Decline
+from goliath_actors.hooks import Continue, Decline
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import FailingStore, ScriptedModel, tool_calls
 from goliath_actors.values import Message, ToolCall
@@ -222,3 +222,28 @@ async def test_a_counter_that_fails_is_told_by_the_request_itself() -> None:
     ending = await end(native(ScriptedModel(["never"]), token_counter=broken))
     assert ending.status == "error"
     assert "no" in str(ending.error)
+
+
+async def test_the_last_ask_is_never_summarised_so_that_it_can_be_answered_anew() -> None:
+    class Asks(Extension[Any]):
+        name = "asks"
+
+        def after_step(self, ctx: Any, question: Any) -> Any:
+            return Continue("and more? " + "x" * 300) if question.step.text.startswith("part") else None
+
+    store = InMemoryStore()
+    loop = ToolLoop(window=2000, max_steps=9, compaction=Compaction(at=0.1, keep_turns=1))
+    answers = ["old", "part 0", "part 1", "part 2", "part 3", "done", "anew"]
+
+    def reply(request: ModelRequest) -> str:
+        return "summary" if request.role == "compact" else answers.pop(0)
+
+    agent = native([reply] * 20, loop=loop, extensions=[Asks()])
+    async with open_runtime(agent, store=store) as runtime:
+        await runtime.run("before " + "y" * 300)
+        await runtime.run("the ask")
+        assert (await runtime.conversation().rewrite("regenerate")).text == "anew"
+    entries = await history(store, agent)
+    assert "summary" in [entry.role for entry in entries]
+    shown = [entry.message.text for entry in entries if entry.context_visible and entry.role != "summary"]
+    assert shown == ["the ask", "anew"]
