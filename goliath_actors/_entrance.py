@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ._decisions import combine
-from ._work import Route, Work
+from ._work import Route, Unpatched, Work
 from .hooks import BeforeRun, Stop
 
 __all__ = ["before_run"]
@@ -25,6 +25,12 @@ async def before_run(work: Work, ask: str, entry: Literal["run", "resume", "stee
     """
     if not work.panel.hears("before_run"):
         return ask, None, ""
+    # What hooks made of the run counts for what they were asked about: a text that is handed in is asked about anew,
+    # and whoever adds to each would otherwise add twice. Tools that were taken away stay away (H9).
+    if work.unpatched is None:
+        work.unpatched = Unpatched.of(work)
+    else:
+        work.unpatched.restore(work)
     question = BeforeRun(ask, work.instructions, work.facts, entry, work.known)
     decision = await work.panel.decide("before_run", question)
     merged: BeforeRun = decision.question
@@ -33,7 +39,7 @@ async def before_run(work: Work, ask: str, entry: Literal["run", "resume", "stee
         patch = combine(decision.patches)
         route = Route.of(work).patched(patch)
         work.model, work.settings, work.provider_options = route.model, route.settings, route.provider_options
-        work.messages = (*work.messages, *(patch.messages or ()))
+        work.messages = tuple(patch.messages or ())
         if patch.tools is not None:
             work.tools = {name: tool for name, tool in work.tools.items() if name in set(patch.tools)}
     if isinstance(decision.verdict, Stop):

@@ -25,7 +25,7 @@ from .hooks import AfterRewrite, Respond
 from .tools import Delegating, Tool
 from .values import Message, Responded, Waiting
 
-__all__ = ["CallbackContext", "Corner", "Ending", "Health", "Loop", "Route", "Work"]
+__all__ = ["CallbackContext", "Corner", "Ending", "Health", "Loop", "Route", "Unpatched", "Work"]
 
 
 @attrs.define(eq=False)
@@ -95,6 +95,8 @@ class Work:
     history: History | None = None
     # Set once what the run did is in the record, or an extension did not want it there: nothing is kept twice.
     kept: bool = False
+    # Set when `before_run` is asked first.
+    unpatched: Unpatched | None = None
     # Names of all the agent's tools, also those that `before_run` took away: a filter may name them (H9).
     known: frozenset[str] = attrs.Factory(lambda self: frozenset(self.tools), takes_self=True)
 
@@ -150,6 +152,28 @@ class Route:
             {**({} if fresh else self.settings), **(patch.settings or {})},
             {**({} if fresh else self.provider_options), **(patch.provider_options or {})},
         )
+
+
+@attrs.frozen
+class Unpatched:
+    """A run as it was before `before_run` changed anything."""
+
+    instructions: str
+    facts: Mapping[str, str]
+    model: Model
+    settings: Mapping[str, Any]
+    provider_options: Mapping[str, Any]
+    messages: tuple[Message, ...]
+
+    @classmethod
+    def of(cls, work: Work) -> Unpatched:
+        """Remember how a run is now."""
+        return cls(work.instructions, work.facts, work.model, work.settings, work.provider_options, work.messages)
+
+    def restore(self, work: Work) -> None:
+        """Make a run what it was."""
+        work.instructions, work.facts, work.model = self.instructions, self.facts, self.model
+        work.settings, work.provider_options, work.messages = self.settings, self.provider_options, self.messages
 
 
 @attrs.frozen
