@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import trio
 from opentelemetry import context, trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from trio.testing import MockClock
 
-from goliath_actors import Agent, Extension, RunAborted, Stop, ToolFailure, ToolLoop, open_runtime, tool
+from goliath_actors import Agent, Conductor, Extension, Run, RunAborted, Stop, ToolFailure, ToolLoop, open_runtime, tool
 from goliath_actors.errors import ConfigError, ModelUnavailable
 from goliath_actors.hooks import BeforeRun, HookContext, ModelPatch
+from goliath_actors.logs import Logs
 from goliath_actors.models import OpenAIChat
 from goliath_actors.otel import Tracing, trace_headers
 from goliath_actors.testing import Gate, ScriptedModel, tool_calls
@@ -231,6 +233,77 @@ async def test_an_aborted_run_and_what_it_cut_are_marked(spans: Spans, autojump_
         assert attributes["goliath.run.status"] == "aborted"
         assert attributes["error.type"] == "RunAborted"
         assert (attributes["goliath.abort.cause"], attributes["goliath.abort.phase"]) == ("requested", phase)
+
+
+class Ended(SpanProcessor):
+    """Counts spans that were started and ended, by name."""
+
+    def __init__(self) -> None:
+        self.started: Counter[str] = Counter()
+        self.ended: Counter[str] = Counter()
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        self.started[span.name] += 1
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.ended[span.name] += 1
+
+
+class Cut(trio.abc.Instrument):
+    """Aborts a run before a certain step of any task."""
+
+    def __init__(self, run: Run, at: int) -> None:
+        self.run, self.left = run, at
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.run.abort()
+
+
+@pytest.mark.parametrize("loop", [ToolLoop(), Conductor()], ids=["native", "planned"])
+async def test_wherever_a_run_is_cut_every_span_ends_and_every_run_has_one(
+    autojump_clock: MockClock, loop: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    native = [tool_calls(("look", {"word": "x"})), "done"]
+    planned = [
+        {"kind": "tool", "tool": "look", "brief": "look"},
+        {"word": "x"},
+        {"kind": "answer", "brief": "say"},
+        "done",
+        "noted",
+    ]
+    replies = native if isinstance(loop, ToolLoop) else planned
+    caplog.set_level("INFO", "goliath_actors.logs")
+    aborted, at, cut = 0, 0, True
+    while cut:
+        at += 1
+        ended = Ended()
+        provider = TracerProvider()
+        provider.add_span_processor(ended)
+        caplog.clear()
+        tracing = Tracing(tracer_provider=provider)
+        logs = Logs(contents=True)
+        agent = Agent(
+            model=ScriptedModel(replies, name="m"), extensions=[tracing, logs], tools=[look], loop=loop, name="a"
+        )
+        async with open_runtime(agent) as runtime:
+            run = runtime.submit("go")
+            instrument = Cut(run, at)
+            trio.lowlevel.add_instrument(instrument)
+            while run.state != "done":
+                await trio.lowlevel.checkpoint()
+            trio.lowlevel.remove_instrument(instrument)
+        cut = instrument.left <= 0
+        assert run.outcome is not None
+        aborted += run.outcome.status == "aborted"
+        assert run.outcome.result is None or run.outcome.result.diagnostics == ()
+        assert ended.started == ended.ended, f"cut before step {at}"
+        assert ended.ended["invoke_agent a"] == 1
+        assert [record.levelname for record in caplog.records if record.message.startswith(f"run {run.id}: ab")] == (
+            ["INFO"] if run.outcome.status == "aborted" else []
+        )
+    assert aborted > 10
 
 
 async def test_a_deadline_is_told_as_its_cause(spans: Spans, autojump_clock: MockClock) -> None:
