@@ -809,3 +809,15 @@ async def test_a_run_answers_through_it_and_an_overload_goes_to_the_next_model()
             texts = [(await runtime.run("Hello?")).text for _ in range(2)]
         assert texts == ["Hello there.", "From the other one."]
         await model.aclose()
+
+
+async def test_headers_of_the_application_go_with_the_request_and_stay_out_of_its_errors() -> None:
+    body = b"bad team s3cret-value"
+    reply = Script([head(401, headers={"content-type": "text/plain"}, length=len(body)), body])
+    async with provider(reply) as server:
+        model = AnthropicMessages("m", base_url=server.url, api_key="k", headers={"X-Team": "s3cret-value"})
+        with pytest.raises(ModelError, match=r"bad team \[secret\]"):
+            async with model.stream(ModelRequest("answer", (Message("user", "Hi"),))) as stream:
+                assert [event async for event in stream] == []
+    assert server.seen[0].headers["x-team"] == "s3cret-value"
+    assert server.seen[0].headers["x-api-key"] == "k"
