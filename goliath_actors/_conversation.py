@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, final
 
 import attrs
@@ -145,6 +146,10 @@ class Actor:
             return []
         left = list(head.steers)
         head.steers.clear()
+        # One after the other, and then those that were left by an earlier run: from each one the next can be found.
+        for earlier, later in pairwise(left):
+            earlier.followed_by = later
+        left[-1].followed_by = head.followed_by
         head.followed_by = left[0]
         if self.mailbox is None:
             self.mailbox = Mailbox()

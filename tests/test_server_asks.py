@@ -244,6 +244,34 @@ async def test_a_text_is_handed_to_the_running_run() -> None:
     assert [one.data["text"] for one in sent if one.event == "steered"] == ["And this."]
 
 
+async def test_texts_that_a_run_did_not_take_become_runs_that_can_be_followed_and_asked() -> None:
+    gate = Gate()
+    replies = [
+        gate.then("Over."),
+        tool_calls(("save", {"text": "a"})), "One.",
+        tool_calls(("save", {"text": "b"})), "Two.",
+    ]  # fmt: skip
+    async with open_web(agent(*replies, tools=[save], confirm=ask_client)) as web:
+        first = (await web.ask("Hi.", wait=False, detach=True)).json()["run_id"]
+        await gate.wait_reached()
+        for text in ("this", "that"):
+            steered = await web.client.post("/v1/conversations/c/steer", json={"text": text})
+            assert steered.json()["run_id"] == first
+        await web.client.post(f"/v1/conversations/c/runs/{first}/abort", json={})
+        run_id, texts = first, []
+        async with web.follow(run_id) as stream:
+            last = (await read_all(stream))[-1]
+        while last.data["followed_by"] is not None:
+            run_id = last.data["followed_by"]
+            async with web.follow(run_id) as stream:
+                async for last in frames(stream):
+                    if last.event == "confirmation-open":
+                        path = f"/v1/conversations/c/runs/{run_id}/confirmations/{last.data['call_id']}"
+                        assert (await web.client.post(path, json={"approve": True})).status_code == 200
+            texts.append(last.data["result"]["text"])
+    assert texts == ["One.", "Two."]
+
+
 async def test_a_text_for_a_conversation_at_rest_is_an_ask() -> None:
     async with open_web(agent("Hello.")) as web:
         steered = await web.client.post("/v1/conversations/c/steer", json={"text": "Hi."})

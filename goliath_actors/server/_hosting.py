@@ -100,8 +100,10 @@ class Hosted:
     """One run, its questions, and what streams are told beside its events."""
 
     asking: Asking
-    # Set right after the runtime accepted it, before anything of it can happen.
+    # Set right after the runtime accepted it, before anything of it can happen; of a text that was handed to a running
+    # run, once it has become a run of its own.
     run: Run = attrs.field(init=False)
+    id: str = ""
     acceptance: Acceptance = attrs.field(init=False)
     started_at: float = attrs.Factory(time.time)
     over: trio.Event = attrs.Factory(trio.Event)
@@ -111,16 +113,14 @@ class Hosted:
     questions: dict[str, _Question] = attrs.Factory(dict)
     # What streams are told that is no event of the run: kind and data, in order. At most two for each question.
     asides: list[tuple[str, dict[str, Any]]] = attrs.Factory(list)
+    # Texts that were handed to it.
+    handed: list[Hosted] = attrs.Factory(list)
     # Streams that wait for the next event, to be woken for an aside.
     waiting: set[trio.CancelScope] = attrs.Factory(set)
 
-    @property
-    def id(self) -> str:
-        """The run's id."""
-        return self.run.id
-
     def hear(self, event: Event) -> None:
         """Called with every event of the run, where it happens."""
+        self.id = event.run_id
         if isinstance(event, RunFinished):
             self.last_seq = event.seq
             self.over.set()
@@ -248,12 +248,17 @@ class Hosting:
         of the run can happen."""
         hosted = Hosted(asking)
         run = self._submit(asking, hosted)
+        if run.id != hosted.id:  # handed to a running run: its own ask it will be only if that run does not take it
+            taker = self._runs.get(run.id)
+            if taker is None:  # one that the application itself has asked
+                taker = Hosted(asking, id=run.id)
+                taker.run = run
+                self._adopt(taker)
+                self.nursery.start_soon(self._hear_end, taker)
+            taker.handed.append(hosted)
+            return taker
         hosted.run = run
-        if run.id in self._runs:  # a text that was handed to a run which is hosted already
-            return self._runs[run.id]
         self._adopt(hosted)
-        if asking.kind == "steer" and run.ask != asking.text:  # handed to a run that the application itself has asked
-            self.nursery.start_soon(self._hear_end, hosted)
         return hosted
 
     def _adopt(self, hosted: Hosted) -> None:
@@ -340,9 +345,7 @@ class Hosting:
             left = abort is not None and abort.cause == "shutdown" and not acceptance.begun
             if acceptance.error is None and not left:
                 await self._record_end(hosted, outcome)
-            follower = hosted.run.followed_by
-            if follower is not None and follower.id not in self._runs:
-                self._follow(hosted, follower)
+            self._follow(hosted)
         finally:
             self.ledger.drop(acceptance)
             active = self._active.get(asking.key, {})
@@ -366,16 +369,18 @@ class Hosting:
         except Exception as error:  # noqa: BLE001  # the run is over, and told so; a restart finds it open, and closes it
             self.note(f"the end of {hosted.id} could not be recorded", error)
 
-    def _follow(self, hosted: Hosted, follower: Run) -> None:
-        """A text that was handed to a run, and not taken, has become a run of its own."""
-        text = follower.ask
-        after = Hosted(attrs.evolve(hosted.asking, text=text, kind="steer", idempotency_key=None, instead_of=None))
-        after.run = follower
-        self._adopt(after)
-        self.nursery.start_soon(self._hear_end, after)
+    def _follow(self, hosted: Hosted) -> None:
+        """Texts that were handed to a run, and not taken, have become runs of their own."""
+        handed = {text.id: text for text in hosted.handed if text.id}
+        follower = hosted.run.followed_by
+        while follower is not None and follower.id in handed:
+            text = handed.pop(follower.id)
+            text.run = follower
+            self._adopt(text)
+            follower = follower.followed_by
 
     async def _hear_end(self, hosted: Hosted) -> None:
-        """Its `on_event` is that of the hand-over, so its end is awaited."""
+        """The application has its own `on_event`, so its end is awaited."""
         async for event in hosted.run.events():
             hosted.hear(event)
 
