@@ -17,12 +17,13 @@ from goliath_actors._cli.demo_model import DemoModel
 from goliath_actors._cli.screen import Screen
 from goliath_actors._cli.view import View
 from goliath_actors.errors import ModelUnavailable
+from goliath_actors.events import ToolProgress
 from goliath_actors.hooks import AfterAnswer, BeforeRun, HookContext, OnFinish
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import FailingStore, Gate, Journal, ScriptedModel
 from goliath_actors.values import Waiting
 
-from .cli_stage import PLAIN, sitting
+from .cli_stage import PLAIN, Tty, sitting
 
 
 def assistant(notebook: Notebook | None = None) -> Agent[Any]:
@@ -107,6 +108,16 @@ async def test_the_second_brain_shows_why_it_was_asked() -> None:
     async with sitting(agent) as user:
         shown = await user.types("prove it")
     assert shown == ("  plan    escalate: too hard\n  gave up conductor-asked: too hard\nthe cloud says so\n\nyou> ")
+
+
+def test_the_progress_of_a_tool_stands_in_the_status_line() -> None:
+    out = Tty()
+    screen = Screen.on(out, {"COLUMNS": "60"})
+    view = View(screen, screen)
+    view.on_event(ToolProgress("run-1", None, 1, 0.0, call_id="c", tool="dig", progress=3, total=10, message="a\nhole"))
+    assert "dig runs: 3 of 10, a hole …" in out.getvalue()
+    view.on_event(ToolProgress("run-1", None, 2, 0.0, call_id="c", tool="dig", progress=0.5))
+    assert "dig runs: 0.5 …" in out.getvalue()
 
 
 async def test_calls_that_wait_for_an_answer_are_named() -> None:

@@ -324,7 +324,7 @@ async def test_an_abort_of_the_run_cancels_the_call_at_the_server(tmp_path: Path
 
 async def test_a_call_has_a_time_limit_and_is_cancelled_at_the_server(tmp_path: Path) -> None:
     path = tmp_path / "state"
-    tools = McpTools(stdio=STDIO, stderr="discard", call_timeout=0.5)
+    tools = McpTools(stdio=STDIO, stderr="discard", call_timeout=1.5)
     async with open_runtime(agent_of(tools)) as runtime:
         outcome = await runtime.invoke_tool("hang_writing", {"path": str(path)})
         assert outcome.status == "unknown"

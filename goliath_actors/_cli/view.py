@@ -26,6 +26,7 @@ from goliath_actors.events import (
     RunQueued,
     TextDelta,
     ToolFinished,
+    ToolProgress,
     ToolStarted,
 )
 
@@ -124,6 +125,10 @@ class View:
             if not self._instead:
                 self.notes.status(f"{self.indent}  {event.tool} runs …")
             self._instead = ""
+        elif isinstance(event, ToolProgress):
+            far = f"{event.progress:g}" if event.total is None else f"{event.progress:g} of {event.total:g}"
+            words = f", {one_line(event.message)}" if event.message else ""
+            self.notes.status(f"{self.indent}  {event.tool} runs: {far}{words} …")
         elif isinstance(event, ToolFinished):
             status = "" if event.status == "executed" else f"[{event.status}] "
             self._step("result", status + event.result, "dim" if not status else "yellow")
