@@ -59,7 +59,7 @@ export class Sidebar {
   /** A message was sent: its conversation goes to the top. */
   touch(id, agent, ask) {
     let item = this.items.find((one) => one.id === id && one.agent === agent);
-    if (!item) this.items.push((item = { id, agent, title: ask.trim().split("\n")[0].slice(0, 80) }));
+    if (!item) this.items.push((item = { id, agent, title: clip(ask.trim().split("\n")[0]) }));
     item.last_at = Date.now() / 1000;
     item.touched = Date.now();
     this.draw();
@@ -100,4 +100,6 @@ export class Sidebar {
   }
 }
 
+/** As the server does it. */
+const clip = (line) => (line.length <= 80 ? line : `${line.slice(0, 79)}…`);
 const key = (item) => `${item.agent}/${item.id}`;

@@ -104,6 +104,7 @@ export class Turn {
   }
 
   show(words) {
+    this.piece?.el.classList.remove("writing");
     this.doing.hidden = words === "";
     if (words !== "") this.doing.lastChild.textContent = words;
     this.context.changed();
@@ -120,6 +121,7 @@ export class Turn {
   }
 
   _put(el, last = false) {
+    this.piece?.el.classList.remove("writing");
     this.piece = null;
     // Who comes late is told of open questions first, and of what led to them afterwards.
     const open = last ? null : [...this.cards.values()].find((card) => card.open && card.el !== el);
@@ -151,12 +153,16 @@ export class Turn {
       case "model-started":
         this.show(DOING[event.role] ?? "Thinking");
         break;
+      case "model-finished":
+        this.piece?.el.classList.remove("writing");
+        break;
       case "plan-made":
         if (event.plan_kind === "tool" && event.brief) this.show(event.brief);
         break;
       case "text-delta":
         this.show("");
         this._text().grow(event.text);
+        this.piece.el.classList.add("writing");
         context.announce.stream(event.text);
         break;
       case "retraction":
