@@ -1,0 +1,41 @@
+"""An environment for each peer, made once in `.bench/` of the checkout: peers and we have no library in common."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["PEERS", "python_of"]
+
+PLACE = Path(__file__).parents[2] / ".bench"
+# As they were newest when the figures in docs/performance.md were taken.
+PEERS = {
+    "pydantic-ai": ["pydantic-ai-slim[openai]==2.68.0"],
+    "openai-agents": ["openai-agents==0.24.0"],
+    "langgraph": ["langgraph==1.2.24", "langchain", "langchain-openai"],
+    "autogen-agentchat": ["autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5"],
+    "autogen-core": ["autogen-core==0.7.5"],
+    "pykka": ["pykka==4.5.0"],
+}
+
+
+def python_of(peer: str) -> Path:
+    """Return the interpreter of a peer's environment, made on first use from the package index.
+
+    Raises: `subprocess.CalledProcessError` if it cannot be made.
+    """
+    return _made(peer, PEERS[peer])
+
+
+def _made(name: str, packages: Sequence[str]) -> Path:
+    folder = PLACE / name
+    python, done = folder / "bin" / "python", folder / "done"
+    if not done.exists() or done.read_text() != "\n".join(packages):
+        print(f"making an environment for {name} (once)", file=sys.stderr, flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, *packages], check=True)
+        done.write_text("\n".join(packages))
+    return python

@@ -1,0 +1,192 @@
+"""Whole turns over HTTP: two model calls and one tool each, against bare h11 on trio and against other frameworks.
+
+    python scripts/bench/turns.py [--rounds 3] [--turns 400] [--peers 1]
+    python scripts/bench/turns.py --fleet 2000 [--pause-ms 200]
+
+The model is a server in a process of its own. Contestants are processes, too, and take turns; what counts is the CPU
+that each used for its turns, those that warm up left out, or, of a fleet, the wall time. Only this machine is used, and
+it ends by itself. With `--peers 0` only ours and bare h11 are run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from _environments import python_of
+from _figures import Figure, arguments, show
+
+HERE = Path(__file__).parent
+SCRIPTS = {
+    "pydantic-ai": "pydantic_ai_turns.py",
+    "openai-agents": "openai_agents_turns.py",
+    "langgraph": "langgraph_turns.py",
+    "autogen-agentchat": "autogen_turns.py",
+}
+LONGEST = 600  # seconds for one contestant; a fleet of a slow one needs minutes
+SIZES = (1, 32, 256)
+
+
+@contextmanager
+def server(pause: float) -> Iterator[int]:
+    """A model server; yields its port."""
+    process = subprocess.Popen(
+        [sys.executable, HERE / "fake_server.py", "--pause", str(pause)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        yield int(process.stdout.readline())
+    finally:
+        process.kill()
+        process.wait()
+
+
+def run(name: str, port: int, conversations: int, turns: int, warm_up: int = 1) -> dict[str, Any]:
+    """Run a contestant once; what it measured."""
+    python: Path | str = python_of(name) if name in SCRIPTS else sys.executable
+    script = HERE / "peers" / SCRIPTS.get(name, f"{name}.py")
+    environ = {**os.environ, "NO_PROXY": "127.0.0.1", "OPENAI_API_KEY": "none"}
+    if name in SCRIPTS:
+        environ.pop("PYTHONPATH", None)
+    options = ["--port", port, "--conversations", conversations, "--turns", turns, "--warm-up", warm_up]
+    try:
+        done = subprocess.run(
+            [python, script, *map(str, options)], capture_output=True, text=True, timeout=LONGEST, env=environ
+        )
+    except subprocess.TimeoutExpired:
+        return {"failed": f"took longer than {LONGEST} s"}
+    if done.returncode != 0:
+        return {"failed": (done.stderr.strip().splitlines() or ["no reason given"])[-1][:200]}
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def per_turn(results: list[dict[str, Any]], key: str) -> float:
+    return statistics.median(result[key] / result["turns"] for result in results)
+
+
+def turns_table(options: Any, names: list[str]) -> list[Figure]:
+    """CPU per turn at several numbers of conversations."""
+    figures = []
+    for size in SIZES:
+        results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+        turns = max(options.turns // size, 3)
+        with server(0.0) as port:
+            for _ in range(options.rounds):
+                for name in names:
+                    slow = name in SCRIPTS
+                    results[name].append(run(name, port, size, max(turns // (8 if slow else 1), 2)))
+        figures += _turn_figures(size, _usable(results))
+    return figures
+
+
+def _usable(results: Mapping[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    usable = {}
+    for name, found in results.items():
+        failed = [one["failed"] for one in found if "failed" in one] + [
+            str(one["errors"]) for one in found if one.get("errors")
+        ]
+        if failed:
+            print(f"  {name}: {failed[0]}", file=sys.stderr, flush=True)
+        whole = [one for one in found if "failed" not in one]
+        if whole:
+            usable[name] = whole
+    return usable
+
+
+def _turn_figures(size: int, results: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
+    cpu = {name: per_turn(found, "cpu") * 1e3 for name, found in results.items()}
+    wall = {name: per_turn(found, "wall") * 1e3 for name, found in results.items()}
+    ours = f"{cpu['ours']:.2f} ms"
+    ratio = cpu["ours"] / cpu["raw_h11"]
+    figures = [
+        Figure(
+            f"{size} conversations, CPU of a turn",
+            ours,
+            f"bare h11 {cpu['raw_h11']:.2f} ms",
+            f"{ratio:.1f}",
+            "<= 3",
+            ratio <= 3,
+        )
+    ]
+    peers = {name: value for name, value in wall.items() if name in SCRIPTS}
+    for name in peers:
+        figures.append(
+            Figure(
+                f"{size} conversations, CPU of a turn",
+                ours,
+                f"{name} {cpu[name]:.2f} ms",
+                f"1/{cpu[name] / cpu['ours']:.1f}",
+                "",
+                None,
+            )
+        )
+    if peers:
+        fastest = min(peers, key=peers.__getitem__)
+        more = wall[fastest] / wall["ours"]
+        figures.append(
+            Figure(
+                f"{size} conversations, turns a second",
+                f"{1000 / wall['ours']:.0f}",
+                f"{fastest} {1000 / wall[fastest]:.0f}",
+                f"{more:.1f}",
+                ">= 6",
+                more >= 6,
+            )
+        )
+    return figures
+
+
+def fleet_table(options: Any, names: list[str]) -> list[Figure]:
+    """Wall time of many conversations at once, with a model that takes its time."""
+    size = options.fleet
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    with server(options.pause_ms / 1000) as port:
+        for _ in range(options.rounds):
+            for name in names:
+                # Every turn counts, also the first, with its connections: that is what a fleet is about.
+                results[name].append(run(name, port, size, 3, warm_up=0))
+    usable = _usable(results)
+    wall = {name: statistics.median(one["wall"] for one in found) for name, found in usable.items()}
+    ours = usable["ours"]
+    figures = []
+    for name in wall:
+        if name == "ours":
+            continue
+        ratio = wall["ours"] / wall[name]
+        goal, ok = ("<= 2.5", ratio <= 2.5) if name == "raw_h11" else (">= 10 x faster", ratio <= 0.1)
+        shown = f"{ratio:.2f}" if name == "raw_h11" else f"1/{1 / ratio:.1f}"
+        errors = sum(sum(one["errors"].values()) for one in usable[name])
+        words = f"{name} {wall[name]:.1f} s" + (f", {errors} errors" if errors else "")
+        figures.append(
+            Figure(
+                f"{size} x 3 turns, model {options.pause_ms} ms, wall", f"{wall['ours']:.1f} s", words, shown, goal, ok
+            )
+        )
+    p99 = statistics.median(one["p99"] for one in ours)
+    errors = sum(sum(one["errors"].values()) for one in ours)
+    peak = max(one["peak_mb"] for one in ours)
+    figures.append(Figure(f"{size} x 3 turns, p99 of a turn", f"{p99:.2f} s", "", "", "<= 2 s", p99 <= 2))
+    figures.append(Figure(f"{size} x 3 turns, errors", str(errors), "", "", "0", errors == 0))
+    figures.append(Figure(f"{size} x 3 turns, peak memory", f"{peak:.0f} MB", "", "", "<= 250 MB", peak <= 250))
+    return figures
+
+
+def main() -> None:
+    options = arguments(__doc__, rounds=3, turns=400, peers=1, fleet=0, pause_ms=200)
+    names = ["ours", "raw_h11", *(SCRIPTS if options.peers else ())]
+    if options.fleet:
+        show(f"a fleet of {options.fleet}", fleet_table(options, names), options.json)
+    else:
+        show("turns over HTTP", turns_table(options, names), options.json)
+
+
+if __name__ == "__main__":
+    main()
