@@ -116,6 +116,7 @@ class Incoming(AsyncIterator[ModelEvent]):
     _begun: bool = attrs.field(default=False, init=False)
     _over: bool = attrs.field(default=False, init=False)
     _waiting: bool = attrs.field(default=False, init=False)
+    _closed: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._chunks = _bytes_of(self._response)
@@ -166,9 +167,17 @@ class Incoming(AsyncIterator[ModelEvent]):
     async def aclose(self) -> None:
         """Give the connection back, or close it if the body was not read to its end.
 
-        Cancellation: is done nevertheless.
+        The loops close the iterator before they leave its block, so a complete reply is drained here, too: every next
+        request would open a connection of its own.
+
+        Cancellation: is done nevertheless; the connection is not kept then.
         """
-        await close_response(self._response, self._chunks)
+        try:
+            if not self._closed:
+                await self.drain()
+        finally:
+            self._closed = True
+            await close_response(self._response, self._chunks)
 
     async def _receive(self) -> None:
         """Wait for the next bytes, and turn them, their end or their absence into events."""

@@ -18,7 +18,7 @@ CALL: dict[str, Any] = {
     "type": "function",
     "function": {"name": "weather", "arguments": '{"city": "Lund"}'},
 }
-WORDS = "It is sunny in Lund today, with a light wind from the west.".split(" ")
+WORDS = ["It", "is", "sunny", "in", "Lund", "today,", "with", "a", "light", "wind", "from", "the", "west."]
 USAGE = {"prompt_tokens": 60, "completion_tokens": 14, "total_tokens": 74}
 
 

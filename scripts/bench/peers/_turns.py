@@ -36,7 +36,7 @@ class Clock:
         self._warm = 0
 
     async def talk(self, turn: Callable[[], Awaitable[object]], ready: Callable[[], Awaitable[object]]) -> None:
-        """Hold one conversation: warm-up turns, then all conversations wait for each other, then the turns that count."""
+        """Hold one conversation: warm-up turns, then all wait for each other, then the turns that count."""
         for _ in range(self.warm_up):
             await self._one(turn, counts=False)
         self._warm += 1
@@ -52,7 +52,7 @@ class Clock:
             text = await turn()
             if "sunny" not in str(text):
                 raise ValueError(f"the answer is {text!r}")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # a figure of the table, whatever it is
             self.errors[type(error).__name__] = self.errors.get(type(error).__name__, 0) + 1
         if counts:
             self.latencies.append(time.perf_counter() - start)
