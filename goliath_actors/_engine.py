@@ -118,7 +118,7 @@ class Engine:
     @trio.lowlevel.enable_ki_protection
     async def _job_turn(self, actor: Actor, job: Job) -> None:
         try:
-            current_run.set(None)
+            current_run.set(job.run)
             await _work_turn(job)
         finally:
             self._over(actor, job)

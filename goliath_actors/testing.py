@@ -225,15 +225,16 @@ def _detail(row: str, question: Any) -> Any:
         return question.outcome.status
     if row == "on_error":
         return question.origin
-    spec = HOOKS[row]
-    return getattr(question, spec.field) if spec.field else question
+    field = HOOKS[row].field
+    return getattr(question, field) if field else question
 
 
 class Journal(Extension[Any]):
     """An extension that records every hook it hears, in order, and never has an opinion.
 
     `heard(row)` is a list of (ask, detail): the status for `on_finish`, the origin for `on_error`, else the field
-    that an answer would replace, or the question. `rows` is the order of rows, `questions` everything.
+    that an answer would replace, or the question; None for `transform_stream`, whose events pass unheard. `rows` is the
+    order of rows, `questions` everything.
     """
 
     def __init__(self, name: str = "journal") -> None:
@@ -267,9 +268,18 @@ def _recorder(row: str) -> Any:
     return record
 
 
+def _listener(row: str) -> Any:
+    def listen(self: Journal, ctx: Any, events: Any, control: Any) -> None:
+        self.questions.append((row, ctx, None))
+
+    listen.__name__ = row
+    listen.__doc__ = f"Record that `{row}` was asked; every event passes."
+    return listen
+
+
 for _row in HOOKS.values():
-    if _row.composition is not Composition.PIPE:
-        setattr(Journal, _row.name, _recorder(_row.name))
+    _pipes = _row.composition is Composition.PIPE
+    setattr(Journal, _row.name, _listener(_row.name) if _pipes else _recorder(_row.name))
 
 
 @attrs.define(eq=False)

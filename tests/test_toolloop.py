@@ -105,7 +105,7 @@ async def test_a_run_asks_its_rows_in_the_promised_order() -> None:
     journal = Journal()
     result = await run(native([looking(), "done"], tools=[look], extensions=[journal]))
     assert result.text == "done"
-    model = ["before_request", "around_model", "after_response", "after_plan", "before_append"]
+    model = ["before_request", "around_model", "transform_stream", "after_response", "after_plan", "before_append"]
     assert journal.rows == [
         "before_run",
         "before_append",

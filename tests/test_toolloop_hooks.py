@@ -14,7 +14,7 @@ from goliath_actors.errors import GoliathExtensionError
 from goliath_actors.events import HookDecision
 from goliath_actors.hooks import PlanPatch
 from goliath_actors.stores import InMemoryStore
-from goliath_actors.testing import ScriptedModel, check_events, tool_calls
+from goliath_actors.testing import Journal, ScriptedModel, check_events, tool_calls
 from goliath_actors.values import Message, Plan, ToolCall
 
 from .native import check_closed, history, native, said
@@ -390,3 +390,12 @@ async def test_a_patch_with_a_model_routes_one_step() -> None:
     agent = native([tool_calls(("look", {"text": "a"}))], tools=[look], extensions=[Router()])
     assert (await run(agent)).text == "from the other"
     assert other.requests[0].settings == {"temperature": 0}
+
+
+async def test_a_journal_hears_that_a_stream_was_asked_about_and_lets_everything_pass() -> None:
+    journal = Journal()
+    result = await run(native(["It is done."], extensions=[journal]))
+    assert result.text == "It is done."
+    asked = journal.heard("before_run")[0][0]
+    assert journal.heard("transform_stream") == [(asked, None)]
+    assert [event.text for event in result.trace if event.kind == "answer"] == ["It is done."]

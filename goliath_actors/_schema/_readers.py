@@ -67,7 +67,9 @@ class TypeReader:
                 return schema_of_built(foreign, names, definitions, schema)
             make = getattr(foreign, "model_json_schema", None)
             if make is None or not callable(getattr(foreign, "model_validate", None)):
-                raise NotImplementedError
+                # How a hook of msgspec's says that a type is none of its business: then a schema in the annotation
+                # (`Meta(extra_json_schema=...)`) may do, else msgspec raises a TypeError, which is told below.
+                raise NotImplementedError(foreign)
             model: dict[str, Any] = dict(make())
             definitions.update(model.pop("$defs", {}))
             return model
@@ -75,7 +77,7 @@ class TypeReader:
         try:
             self._type = adapt(annotation)
             root = schema(self._type)
-        except (TypeError, ValueError, NotImplementedError, NameError) as error:
+        except (TypeError, ValueError, NameError) as error:
             why = one_line(error)
             if "schema_hook" in why:  # msgspec's advice to its own users, no help to ours
                 why = f"JSON cannot express {why.partition(') type ')[2].removesuffix(' is not supported') or 'it'}"

@@ -251,7 +251,7 @@ def _use_wal(connection: sqlite3.Connection, path: Path, busy_timeout: float) ->
         except sqlite3.OperationalError as error:
             if _primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
-            time.sleep(0.005)
+            time.sleep(0.005)  # in a worker thread; the lock may be another process's, so there is no event to wait for
     if mode != b"wal":
         raise StoreError(f"{path} lies on a file system without shared memory, which a journal needs; use a local disk")
 
