@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._envelope import Envelope, Line, Turn, current_run
+from ._envelope import Envelope, Job, Line, Turn, current_run
 from .errors import ReentrantRun
 
 __all__ = ["refuse_cycle", "refuse_line", "waiter"]
@@ -50,6 +50,8 @@ def _way(asker: Envelope, first: Turn, lines: frozenset[int], lends: bool) -> tu
     while pending:
         here = pending.pop()
         current = here.current
+        if isinstance(current, Job):
+            current = current.run
         if current is asker:
             return _names(path, here)
         line = here.line
