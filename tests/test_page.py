@@ -381,6 +381,21 @@ def test_a_conversation_is_deleted_after_a_question(browser: Browser, site: Site
         expect(titles).to_have_text(["Harmless"])
 
 
+def test_a_conversation_that_is_deleted_in_another_tab_is_left(browser: Browser, site: Site) -> None:
+    with open_page(browser, site.url) as page:
+        page.send("Secret")
+        page.wait_text("You said: Secret")
+        page.wait_idle()
+        other = watch(page.context, page.page.url)
+        other.wait_text("You said: Secret")
+        page.page.get_by_role("button", name="Delete “Secret”").click()
+        page.page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        expect(other.page.locator("#welcome")).to_be_visible()
+        expect(other.page.locator("#toasts")).to_have_text("This conversation was deleted in another tab.")
+        assert other.asks() == []
+        expect(other.page.locator("#rows .row-title")).to_have_count(0)
+
+
 def test_conversations_are_kept_apart_and_a_draft_stays_with_its_own(browser: Browser, site: Site) -> None:
     with open_page(browser, site.url) as page:
         page.send("First")

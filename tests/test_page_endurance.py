@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx2 as httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from goliath_actors.server import Token, hash_token
 from goliath_actors.stores import SqliteStore
@@ -237,6 +237,64 @@ def test_a_server_with_tokens_asks_for_one_and_remembers_it_for_the_tab(browser:
         assert page.page.evaluate("localStorage.length") == 0
         page.page.get_by_role("button", name="Forget token").click()
         expect(dialog).to_be_visible()
+
+
+def test_a_message_that_is_too_long_stays_on_the_page_with_what_to_do(browser: Browser) -> None:
+    with open_site(max_body=2_000) as site, open_page(browser, site.url, quiet=False) as page:
+        page.send("x" * 3_000)
+        notice = page.page.locator(".notice.error")
+        expect(notice).to_contain_text("too long for this server")
+        assert page.asks() == ["x" * 3_000]
+        notice.get_by_role("button", name="Retry").click()
+        expect(notice).to_contain_text("too long for this server")
+        page.send("shorter")
+        page.wait_text("You said: shorter")
+
+
+def test_what_a_restarting_server_refuses_is_sent_again(browser: Browser, site: Site) -> None:
+    with open_page(browser, site.url, quiet=False) as page:
+        refusals: list[str] = []
+
+        def refuse(route: Route) -> None:
+            if len(refusals) >= 2 or route.request.method != "POST":
+                route.continue_()
+                return
+            refusals.append(route.request.headers["idempotency-key"])
+            problem = '{"title": "The server is ending", "status": 503, "detail": "try again in a moment"}'
+            route.fulfill(status=503, content_type="application/problem+json", body=problem)
+
+        page.context.route("**/runs?*", refuse)
+        page.send("Hello")
+        page.wait_text("You said: Hello")
+        assert len(refusals) == 2
+        assert len(set(refusals)) == 1
+        expect(page.page.locator("#lost")).to_be_hidden()  # it was there
+
+
+def test_a_page_that_nobody_sees_lets_its_connection_go_and_takes_it_up_again(browser: Browser, site: Site) -> None:
+    site.answer("Tell", ["one ", Hold("half"), "two ", Hold("rest"), "three"])
+    hide = """(hidden) => {
+        Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    with open_page(browser, site.url) as page:
+        page.page.clock.install()
+        page.send("Tell")
+        page.wait_text("one")
+        page.page.evaluate(hide, True)
+        page.page.clock.fast_forward(25_000)
+        site.open("half")
+        site.wait_reached("rest")
+        page.page.clock.fast_forward(5_000)
+        assert page.answers() == ["one"]
+        page.page.evaluate(hide, False)
+        page.wait_text("one two")
+        site.open("rest")
+        page.page.clock.resume()
+        page.wait_text("one two three")
+        page.wait_idle()
+        assert page.answers() == ["one two three"]
+        assert len([one for one in page.requests if "/events" in one]) == 2
 
 
 def test_a_full_mailbox_is_said_and_the_message_can_be_sent_again(browser: Browser) -> None:

@@ -5,6 +5,7 @@ import { eventsOf } from "./sse.js";
 const TOKEN = "goliath-token";
 const SILENCE = 40_000; // ms without a byte after which a connection is taken for dead; the server sends comments
 const LEAVING = 1_000; // ms that the end of a stream may take after its last event
+const REFUSALS = 6; // attempts, over some ten seconds
 const LONGEST_PAUSE = 8_000; // ms between two attempts
 
 /** A request that failed. `advice` says what to do; `status` is 0 when the server was not reached. */
@@ -138,7 +139,8 @@ export async function json(method, path, options) {
   return response.status === 204 ? null : response.json();
 }
 
-/** As `json`, again and again while the server cannot be reached. Only for requests that may be repeated. */
+/** As `json`, again and again while the server cannot be reached, and a few times while it takes nothing, as it does when
+ * it is being restarted. Only for requests that may be repeated. */
 export async function insist(method, path, { signal, attempts = Infinity, ...options } = {}) {
   const who = {};
   try {
@@ -146,9 +148,10 @@ export async function insist(method, path, { signal, attempts = Infinity, ...opt
       try {
         return await json(method, path, { signal, ...options });
       } catch (error) {
-        const passing = error instanceof ApiError && (error.status === 0 || error.status === 502 || error.status === 504);
-        if (!passing || n + 1 >= attempts || signal?.aborted) throw error;
-        report(who, true);
+        const passing = error instanceof ApiError && [0, 502, 503, 504].includes(error.status);
+        const most = error.status === 503 ? Math.min(attempts, REFUSALS) : attempts;
+        if (!passing || n + 1 >= most || signal?.aborted) throw error;
+        report(who, error.status !== 503);
         await pause(n, signal);
         if (signal?.aborted) throw error;
       }

@@ -97,7 +97,12 @@ const sidebar = new Sidebar({
 });
 
 tabs?.addEventListener("message", ({ data }) => {
-  if (thread && data.conversation === thread.id && !thread.runs.has(data.run)) thread.sync(true).catch(() => {});
+  if (data.deleted) {
+    if (thread && data.conversation === thread.id && data.agent === thread.agent) {
+      startNew();
+      toast("This conversation was deleted in another tab.");
+    }
+  } else if (thread && data.conversation === thread.id && !thread.runs.has(data.run)) thread.sync(true).catch(() => {});
   sidebar.refresh().catch(() => {});
 });
 
@@ -318,7 +323,7 @@ async function forget(item) {
   }
   sidebar.remove(item);
   announce.say("Conversation deleted.");
-  tabs?.postMessage({ conversation: item.id });
+  tabs?.postMessage({ conversation: item.id, agent: item.agent, deleted: true });
   if (place && item.id === place.id) startNew();
   else $("new").focus();
 }
@@ -354,10 +359,19 @@ function toast(text) {
   setTimeout(() => el.remove(), 6_000);
 }
 
+let losing = null;
 onConnection((lost) => {
-  $("lost").hidden = !lost;
-  if (lost) announce.say("Connection lost. Trying again.");
-  else announce.say("Connected again.");
+  // What is mended at once need not be told.
+  clearTimeout(losing);
+  if (lost) {
+    losing = setTimeout(() => {
+      $("lost").hidden = false;
+      announce.say("Connection lost. Trying again.");
+    }, 500);
+  } else if (!$("lost").hidden) {
+    $("lost").hidden = true;
+    announce.say("Connected again.");
+  }
 });
 
 let signingIn = null;
