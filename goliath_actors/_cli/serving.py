@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import attrs
 import trio
@@ -35,6 +36,7 @@ __all__ = ["make_token_line", "serve_agents"]
 
 TOKENS = "GOLIATH_ACTORS_TOKENS"
 IN_MEMORY = "memory"
+DATABASES = ("postgresql://", "postgres://")
 _PACE = 0.03  # seconds between the demo model's words: a person watches
 
 
@@ -172,6 +174,16 @@ def _tokens(file: str | None, environ: Mapping[str, str]) -> tuple[Token, ...]:
 def _store(file: str) -> Store | None:
     if file == IN_MEMORY:
         return None
+    if file.startswith(DATABASES):
+        try:
+            from goliath_actors.stores import LeasedStore, PostgresStore
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"{error.name} is not installed; a database needs the extra 'postgres': "
+                "pip install 'goliath_actors[postgres]'"
+            ) from error
+        # Other processes may serve the same conversations from it.
+        return LeasedStore(PostgresStore(file))
     from goliath_actors.stores import SqliteStore
 
     return SqliteStore(file)
@@ -201,6 +213,10 @@ def _banner(
             screen.wrapped(DEMO_HINT, "dim", indent="  ")
     if arguments.store == IN_MEMORY:
         screen.line("store: memory, gone when this ends; --store FILE keeps it")
+    elif arguments.store.startswith(DATABASES):
+        at = urlsplit(arguments.store)  # a password is not shown
+        where = f"{at.hostname or '(default host)'}{'' if at.port is None else f':{at.port}'}{at.path}"
+        screen.line(f"store: PostgreSQL at {where}; more servers may share it")
     else:
         screen.line(f"store: {os.path.abspath(arguments.store)}")
     if config.tokens:

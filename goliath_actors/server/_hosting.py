@@ -215,7 +215,12 @@ class Hosting:
         try:
             found = await self.ledger.find(*claim)
             if found is None:
-                return await self._start(asking), False
+                try:
+                    return await self._start(asking), False
+                except StoreError:
+                    found = await self.ledger.find(*claim)  # another process may have been quicker with the same key
+                    if found is None:
+                        raise
         finally:
             del self._claims[claim]
             done.set()

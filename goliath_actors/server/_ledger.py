@@ -10,6 +10,7 @@ repeated).
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import os
@@ -112,6 +113,8 @@ class Ledger:
 
         def change(record: Record) -> Change:
             opened = dict(record.private.get("open", {}))
+            if acceptance.instead_of is not None and acceptance.instead_of not in opened:
+                raise StoreConflict(f"{acceptance.instead_of} was taken up by another process")
             acceptance.begun = acceptance.run.state != "queued"
             now = time.time()
             opened[acceptance.run.id] = {
@@ -138,7 +141,9 @@ class Ledger:
                     "run_id": acceptance.run.id,
                     "body": acceptance.body,
                 }
-                append = (Entry(f"ask-{acceptance.run.id}", now, "user", Message("user"), False, False, noted),)
+                # The same id for the same key: of two processes that are asked at once, one is refused.
+                id = hashlib.sha256(acceptance.idempotency_key.encode(errors="surrogatepass")).hexdigest()
+                append = (Entry(f"ask-{id}", now, "user", Message("user"), False, False, noted),)
             return Change(private=private, metadata=metadata, append=append)
 
         try:
@@ -291,8 +296,9 @@ class Ledger:
         async with self._lock(key):
             for attempt in range(RETRIES):
                 record = await self.store.load(key)
+                changed = change(record)  # what it refuses is refused for good
                 try:
-                    return await self.store.commit(key, change(record), expect=record.version)
+                    return await self.store.commit(key, changed, expect=record.version)
                 except StoreConflict:
                     if attempt == RETRIES - 1:
                         raise

@@ -104,6 +104,11 @@ class LeasedStore:
         """The name of this process in the store."""
         return self._owner
 
+    @property
+    def ttl(self) -> float:
+        """Seconds after which the leases of a process that died run out."""
+        return self._ttl
+
     async def __aenter__(self) -> LeasedStore:
         """Enter the inner store, and begin to renew leases."""
         # Any: the async context manager protocol is optional for a store.
