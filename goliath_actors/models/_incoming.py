@@ -36,6 +36,7 @@ AFTER_FINISH = 5.0
 """Seconds that usage and end marker may take once the finish reason has come; the reply is complete without them."""
 
 DRAIN = 0.1
+BURST = 16  # events of one packet between two passes through the scheduler
 """Seconds that the end of the body may take once the reply is complete. It mostly lies in the same packet; reading it
 is what lets the connection be used again, and a server that keeps the body open is not waited for."""
 
@@ -117,13 +118,19 @@ class Incoming(AsyncIterator[ModelEvent]):
     _over: bool = attrs.field(default=False, init=False)
     _waiting: bool = attrs.field(default=False, init=False)
     _closed: bool = attrs.field(default=False, init=False)
+    _burst: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._chunks = _bytes_of(self._response)
 
     async def __anext__(self) -> ModelEvent:
-        # Also when events lie ready: a burst in one packet must neither hide a cancellation nor hold up other tasks.
-        await trio.lowlevel.checkpoint()
+        # Also when events lie ready: a burst in one packet must neither hide a cancellation nor hold up other tasks. A
+        # pass through the scheduler costs more than an event, so not every one of a burst makes one.
+        self._burst = self._burst + 1 if self._events else 0
+        if self._burst % BURST:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            await trio.lowlevel.checkpoint()
         while not self._events:
             if self._error is not None:
                 raise self._error

@@ -77,12 +77,13 @@ def turns_table(options: Any, names: list[str]) -> list[Figure]:
     figures = []
     for size in SIZES:
         results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-        turns = max(options.turns // size, 3)
+        # Short conversations: how long ones fare is growth.py's question.
+        turns = min(max(options.turns // size, 3), 20)
         with server(0.0) as port:
             for _ in range(options.rounds):
                 for name in names:
                     slow = name in SCRIPTS
-                    results[name].append(run(name, port, size, max(turns // (8 if slow else 1), 2)))
+                    results[name].append(run(name, port, size, max(turns // (4 if slow else 1), 3)))
         figures += _turn_figures(size, _usable(results))
     return figures
 
