@@ -91,6 +91,8 @@ store_conformance = StoreConformance(
             turns.commits_at_the_same_time_are_all_kept,
             turns.leases_are_exclusive_and_their_tokens_grow,
             turns.a_lease_runs_out,
+            turns.a_renewed_lease_lasts_from_its_renewal,
+            turns.a_lease_binds_only_those_who_show_a_token,
             turns.an_older_token_is_refused,
             turns.every_method_is_a_checkpoint,
             turns.a_cancelled_commit_is_there_wholly_or_not_at_all,

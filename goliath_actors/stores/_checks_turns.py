@@ -103,6 +103,27 @@ async def a_lease_runs_out(trial: Trial) -> None:
         same(await store.acquire(trial.key, "there", 60), 2, "late, but nobody took it: the token stays")
 
 
+async def a_renewed_lease_lasts_from_its_renewal(trial: Trial) -> None:
+    async with trial.opened() as store:
+        first = await store.acquire(trial.key, "here", 2)
+        await trial.pass_time(1.2)
+        same((first, await store.acquire(trial.key, "here", 2)), (1, 1), "a renewal")
+        await trial.pass_time(1.2)
+        same(await store.acquire(trial.key, "there", 2), None, "the first time would be over, the renewed one is not")
+        await trial.pass_time(1.2)
+        same(await store.acquire(trial.key, "there", 2), 2, "now it is over")
+
+
+async def a_lease_binds_only_those_who_show_a_token(trial: Trial) -> None:
+    async with trial.opened() as store:
+        await store.acquire(trial.key, "here", 60)
+        same((await store.commit(trial.key, Change(append=[entry("1")]))).version, 1, "a commit without a token")
+        same((await store.commit(trial.key, Change(), 1, 1)).version, 2, "the holder's, beside it")
+        same(ids(await store.entries(trial.key)), ["1"], "reading")
+        same((await store.load(trial.key)).version, 2, "reading")
+        same(await store.acquire(trial.key, "there", 60), None, "nothing of it gave the lease away")
+
+
 async def an_older_token_is_refused(trial: Trial) -> None:
     async with trial.opened() as store:
         await store.acquire(trial.key, "here", 60)
