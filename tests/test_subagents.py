@@ -673,3 +673,44 @@ async def test_a_drain_lets_a_run_ask_its_agents_until_the_grace_is_over(autojum
         await wait_all_tasks_blocked()
         gate.open()
         assert (await run.wait()).text == "done"
+
+
+async def test_wherever_a_run_with_a_child_is_cut_both_are_told_and_both_histories_are_closed() -> None:
+    @tool
+    async def shelf(name: str) -> str:
+        """Look at a shelf."""
+        await trio.lowlevel.checkpoint()
+        return f"{name}: empty"
+
+    seen: set[tuple[str, ...]] = set()
+    for at in range(120):
+        outer, inner, store = Journal(), Journal(), InMemoryStore()
+        script = [tool_calls(("librarian", {"ask": "x"}), ("librarian", {"ask": "y"})), "done", "again"]
+        child = native(
+            [*[tool_calls(("shelf", {"name": "a"}))] * 2, *["Nothing."] * 4],
+            name="librarian",
+            tools=[shelf],
+            extensions=[inner],
+        )
+        parent = native(script, tools=[child.as_tool()], extensions=[outer])
+        async with open_runtime(parent, store=store) as runtime:
+            run = runtime.submit("go")
+            for _ in range(at):
+                await trio.lowlevel.checkpoint()
+            over = run.state == "done"
+            run.abort()
+            await run.wait_ended()
+            check_closed(await history(store, parent))
+            for key in await store.keys("librarian"):
+                check_closed(await history(store, child, key.removeprefix("librarian/")))
+            assert runtime.statistics().running == 0
+            check_events([event async for event in run.events()])
+        # Every accepted run, the children too, is told of once; of those that were cut, the error comes first.
+        statuses = sorted(status for _, status in inner.heard("on_finish"))
+        assert len(inner.heard("on_error")) == statuses.count("aborted")
+        assert len(outer.heard("on_finish")) == 1
+        assert len(statuses) in (0, 1, 2)
+        seen.add((outer.heard("on_finish")[0][1], *statuses))
+        if over:
+            break
+    assert {("aborted",), ("aborted", "aborted", "aborted"), ("completed", "completed", "completed")} <= seen
