@@ -142,4 +142,4 @@ if __name__ == "__main__":
     trio.run(main)
 
 # Prints:
-#   24 checks passed
+#   26 checks passed
