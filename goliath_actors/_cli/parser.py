@@ -199,7 +199,10 @@ def build_parser() -> argparse.ArgumentParser:
     serve.add_argument("--model", type=_text, metavar="NAME", help="of the assistant: a name, or 'demo', or 'local'")
     serve.add_argument("--model-url", type=_text, metavar="URL", help="an OpenAI-compatible server, up to /v1")
     serve.add_argument(
-        "--store", type=_text, default="goliath-chat.db", metavar="FILE",
+        "--store",
+        type=_text,
+        default="goliath-chat.db",
+        metavar="FILE",
         help="default: goliath-chat.db; or 'memory'; or postgresql://user@host/name, for several servers",
     )
     serve.add_argument("--token-file", type=_text, metavar="FILE", help="who may enter; see 'goliath-actors token'")
