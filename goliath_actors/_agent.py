@@ -22,7 +22,7 @@ from ._subagent import agent_tool
 from ._toolloop import ToolLoop
 from ._work import Loop
 from .abc import Model, TokenCounter
-from .errors import ConfigError
+from .errors import ConfigError, GoliathExtensionError
 from .hooks import Extension
 from .tools import Confirmed, Tool
 from .values import FallbackAnswer
@@ -105,8 +105,9 @@ class Agent(Generic[C]):
     roster: Roster = attrs.field(init=False)
     """Which extension implements which row; made on construction."""
     _fixed_table: Mapping[str, Tool] = attrs.field(init=False)
-    # Extensions whose `tools` is a property: what they have is read anew for each run (H11).
-    _live: tuple[Extension[C], ...] = attrs.field(init=False)
+    # The extensions with their tools; None where `tools` is a property, which is read anew for each run (H11).
+    _contributed: tuple[tuple[Extension[C], tuple[Tool, ...] | None], ...] = attrs.field(init=False)
+    _live: bool = attrs.field(init=False)
     counter: TokenCounter = attrs.field(init=False)
     """The token counter in use; resolved on construction."""
     schema: OutputSchema | None = attrs.field(init=False)
@@ -128,7 +129,8 @@ class Agent(Generic[C]):
         put(self, "extensions", _as_tuple("Agent(extensions=...)", self.extensions))
         put(self, "roster", Roster.of(self.extensions))
         put(self, "tools", _as_tuple("Agent(tools=...)", self.tools))
-        put(self, "_live", tuple(extension for extension in self.extensions if _has_live_tools(extension)))
+        put(self, "_contributed", tuple((one, _fixed_tools(one)) for one in self.extensions))
+        put(self, "_live", any(fixed is None for _, fixed in self._contributed))
         put(self, "_fixed_table", FrozenDict(self._tools_by_name()))
         examples = _as_tuple("Agent(examples=...)", self.examples)
         put(self, "examples", tuple(_example(example) for example in examples))
@@ -196,9 +198,7 @@ class Agent(Generic[C]):
         """
         table: dict[str, Tool] = {}
         owners: dict[str, str] = {}
-        sources: list[tuple[str, Sequence[Tool]]] = [("Agent(tools=...)", self.tools)]
-        sources += [(f"extension {extension.name!r}", getattr(extension, "tools", ())) for extension in self.extensions]
-        for owner, tools in sources:
+        for owner, tools in self._sources():
             for tool in tools:
                 if not isinstance(tool, Tool):
                     name = getattr(tool, "__name__", repr(tool))
@@ -216,6 +216,22 @@ class Agent(Generic[C]):
         if not self._live:
             _check_requires(table)
         return table
+
+    def _sources(self) -> list[tuple[str, Sequence[Tool]]]:
+        """Return who has which tools: those of most were read on construction, those that are a property are read now.
+
+        Raises: `GoliathExtensionError` with what a property raised.
+        """
+        sources: list[tuple[str, Sequence[Tool]]] = [("Agent(tools=...)", self.tools)]
+        for extension, fixed in self._contributed:
+            tools = fixed
+            if tools is None:
+                try:
+                    tools = tuple(extension.tools)
+                except Exception as error:
+                    raise GoliathExtensionError(extension.name, "tools") from error
+            sources.append((f"extension {extension.name!r}", tools))
+        return sources
 
     def _check_loop(self) -> None:
         if isinstance(self.loop, type):
@@ -263,8 +279,9 @@ def _check_confirmed(table: Mapping[str, Tool]) -> None:
         )
 
 
-def _has_live_tools(extension: object) -> bool:
-    return isinstance(inspect.getattr_static(extension, "tools", ()), property)
+def _fixed_tools(extension: Extension[Any]) -> tuple[Tool, ...] | None:
+    live = isinstance(inspect.getattr_static(extension, "tools", ()), property)
+    return None if live else tuple(getattr(extension, "tools", ()))
 
 
 def check_live_tools(agent: Agent[Any]) -> None:

@@ -103,7 +103,9 @@ def _refuse_wrong_attributes(extension: object, what: str) -> None:
         instructions = getattr(extension, "instructions", "")
         if not isinstance(instructions, str):
             raise ConfigError(f"{what}: instructions must be a string, not {type(instructions).__name__}")
-    tools = getattr(extension, "tools", ())
+    # Likewise: the agent reads it.
+    live = isinstance(inspect.getattr_static(extension, "tools", ()), property)
+    tools = () if live else getattr(extension, "tools", ())
     if isinstance(tools, Tool):
         raise ConfigError(f"{what}: tools must be a list; write tools = [{tools.name}]")
     if not isinstance(tools, Iterable) or isinstance(tools, str | Mapping):

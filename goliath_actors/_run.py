@@ -95,7 +95,8 @@ async def execute_run(
     if journal.early_error is not None:
         raise journal.early_error
     journal.emit(RunStarted)
-    work = make_work(agent, run, panel, store, key, corner)
+    with journal.origin("extension"):  # whose `tools` may be a property
+        work = make_work(agent, run, panel, store, key, corner)
     work.histories = histories
     hold = getattr(store, "hold", None)
     if hold is None:

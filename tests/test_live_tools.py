@@ -10,7 +10,7 @@ import pytest
 from trio.testing import MockClock
 
 from goliath_actors import Agent, Extension, Tool, ToolLoop, approve_all, open_runtime, tool
-from goliath_actors.errors import ConfigError
+from goliath_actors.errors import ConfigError, GoliathExtensionError
 from goliath_actors.testing import Gate, ScriptedModel, tool_calls
 
 
@@ -109,3 +109,41 @@ async def test_a_name_that_is_taken_later_stays_with_the_first_and_a_late_write_
         refused = await runtime.invoke_tool("change", {})
         assert (refused.status, refused.reason) == ("skipped", "confirmation")
         assert (await runtime.invoke_tool("change", {}, confirm=approve_all)).output == "changed"
+
+
+async def test_a_property_that_raises_is_its_extensions_error(autojump_clock: MockClock) -> None:
+    class Broken(Late):
+        name = "broken"
+        works = True
+
+        @property
+        def tools(self) -> Sequence[Tool]:  # type: ignore[override]  # as above
+            if not self.works:
+                raise OSError("the list is lost")
+            return (look,)
+
+    broken = Broken()
+    async with open_runtime(agent_of("never", late=broken)) as runtime:
+        broken.works = False
+        run = runtime.submit("go")
+        with pytest.raises(GoliathExtensionError, match="'broken' in tools: the list is lost"):
+            await run.wait()
+        assert run.outcome is not None
+        assert run.outcome.origin == "extension"
+        broken.works = True
+    broken.works = False
+    with pytest.raises(GoliathExtensionError):
+        agent_of(late=broken)
+
+
+async def test_tools_that_are_no_property_stay_what_they_were_beside_ones_that_are(autojump_clock: MockClock) -> None:
+    class Plain(Extension[Any]):
+        name = "plain"
+
+        def __init__(self) -> None:
+            self.tools = [look]
+
+    plain = Plain()
+    agent = Agent(model=ScriptedModel([]), extensions=[plain, Late()], loop=ToolLoop())
+    plain.tools = []
+    assert list(agent.tool_table) == ["look"]
