@@ -19,9 +19,9 @@ import trio
 
 from ._journal import EventStream, RunJournal
 from ._schema import OutputSchema
+from ._tool_words import Delegating
 from .errors import RunAborted
 from .events import Event
-from .tools import Delegating
 from .values import Abort, AbortCause, Outcome, RunResult
 
 __all__ = ["Envelope", "Job", "Line", "Run", "RunOptions", "Turn", "Wait", "WaitForAll", "current_run", "envelope_of"]

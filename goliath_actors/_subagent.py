@@ -16,8 +16,9 @@ import attrs
 from ._frozen import thaw
 from ._json import snapshot
 from ._text import clip
+from ._tool_words import Delegating
 from .errors import AgentFailed, ConfigError, ReentrantRun
-from .tools import Delegating, Tool, ToolContext
+from .tools import Tool, ToolContext
 from .values import Outcome, SubAgentOutcome, Waiting
 
 __all__ = ["Delegate", "Named", "agent_tool"]

@@ -20,9 +20,10 @@ from ._journal import RunJournal
 from ._panel import Panel
 from ._schema import OutputSchema
 from ._threads import ConversationThreads
+from ._tool_words import Delegating
 from .abc import Model, Record, Store, TokenCounter
 from .hooks import AfterRewrite, Respond
-from .tools import Delegating, Tool
+from .tools import Tool
 from .values import Message, Responded, Waiting
 
 __all__ = ["CallbackContext", "Corner", "Ending", "Health", "Loop", "Route", "Unpatched", "Work"]

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "goliath_actors"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("_version", "_frozen", "errors"),
     ("values", "_json", "_callables"),
-    ("abc", "events", "_text"),
+    ("abc", "events", "_text", "_tool_words"),
     ("_schema",),
     ("tools", "tokens"),
     ("threads",),
