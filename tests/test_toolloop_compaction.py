@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
@@ -247,3 +248,19 @@ async def test_the_last_ask_is_never_summarised_so_that_it_can_be_answered_anew(
     assert "summary" in [entry.role for entry in entries]
     shown = [entry.message.text for entry in entries if entry.context_visible and entry.role != "summary"]
     assert shown == ["the ask", "anew"]
+
+
+async def test_a_summary_hides_from_the_model_alone_and_leaves_the_transcript_as_it_is() -> None:
+    store = InMemoryStore()
+    entries = turns(10)
+    entries[1] = attrs.evolve(entries[1], transcript_visible=False)
+    await store.commit("agent", Change(append=entries))
+    agent = small(["They asked eight questions.", "done"])
+    async with open_runtime(agent, store=store) as runtime:
+        await runtime.run("and now?")
+    kept = await history(store, agent)
+    axes = {entry.id: (entry.transcript_visible, entry.context_visible) for entry in kept}
+    summarised = [entry.id for entry in entries if not axes[entry.id][1]]
+    assert len(summarised) >= 8
+    assert axes["0-1"] == (False, False)
+    assert {axes[name] for name in summarised if name != "0-1"} == {(True, False)}
