@@ -209,6 +209,32 @@ async def test_a_process_that_ends_in_order_leaves_nothing_to_be_taken_over(data
             assert (await second.ask("c", "one"))["result"]["text"] == "re: one"  # on record, whoever had it
 
 
+async def test_a_process_that_stood_still_finds_its_run_ended_and_its_late_commit_refused(
+    database: Server, tmp_path: Path
+) -> None:
+    effects = tmp_path / "effects"
+    with backends(database, effects, 2) as running:
+        frozen, other = running
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
+            path = "/v1/conversations/c/runs"
+            asked = await http.post(f"{frozen.url}{path}", json={"ask": "slow", "wait": False, "detach": True})
+            with trio.fail_after(60):
+                both = Client(http, cycle([frozen.url, other.url]))
+                while await both.history("c") != [("user", "slow")]:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+                frozen.process.send_signal(signal.SIGSTOP)
+                end = await Client(http, cycle([other.url])).ask("c", "after")
+                assert end["result"]["text"] == "re: after"
+                frozen.process.send_signal(signal.SIGCONT)
+                run = f"{frozen.url}{path}/{asked.json()['run_id']}"
+                while (last := (await http.get(run)).json())["state"] != "done":  # noqa: ASYNC110
+                    await trio.sleep(0.05)
+            assert (last["status"], last["error"]["type"]) == ("error", "LeaseLost")
+            history = await both.history("c")
+    assert history == [("user", "slow"), ("user", "after"), ("assistant", "re: after")]
+    assert begun(effects) == {"slow": 1, "after": 1}
+
+
 def test_the_command_serves_from_a_database_and_shows_no_password(database: Server, tmp_path: Path) -> None:
     with serving(tmp_path, "--model", "demo", "--store", database.address) as process:
         assert process.call("POST", "/v1/conversations/c/runs", {"ask": "hello", "agent": "planner"}).status == 200

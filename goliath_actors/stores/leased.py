@@ -29,6 +29,8 @@ __all__ = ["LeasedStore"]
 
 # Between two looks at a lease that another process has, in seconds; jittered, so that waiters do not march in step.
 FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.02, 0.5, 1.5
+# Of a lease's time: a run is ended so much earlier than the lease runs out, for its tasks to unwind.
+MARGIN = 1 / 6
 # Seconds for giving a lease back; one that is not given back runs out.
 GIVE_BACK = 5.0
 
@@ -39,18 +41,22 @@ def _owner() -> str:
 
 @attrs.define(eq=False)
 class _Held:
-    """A lease that this process has."""
+    """A lease that this process has, or is asking for (its token is 0)."""
 
     key: str
-    token: int
-    # On trio's clock, counted from before the store was asked: never later than the store's own.
-    expires: float
+    # Around the run. Invariant: its deadline lies before the time at which the store may give the lease to another one,
+    # so that a run ends in time whatever keeps a renewal from its answer.
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
-    lost: bool = False
+    token: int = 0
+    renewing: bool = False
 
-    def lose(self) -> None:
-        self.lost = True
-        self.scope.cancel()
+    @property
+    def lost(self) -> bool:
+        return self.scope.cancel_called
+
+    def lasts(self, asked: float, ttl: float) -> None:
+        """The store has given it for `ttl` seconds, at some time after `asked`, on trio's clock."""
+        self.scope.deadline = asked + ttl * (1 - MARGIN)
 
 
 @final
@@ -170,7 +176,7 @@ class LeasedStore:
             asked = trio.current_time()
             # Another runtime of this process counts like another process.
             if key not in self._held:
-                held = self._held[key] = _Held(key, 0, asked + self._ttl)
+                held = self._held[key] = _Held(key)
                 token: int | None = None
                 try:
                     token = await self._store.acquire(key, self._owner, self._ttl)
@@ -179,6 +185,7 @@ class LeasedStore:
                         del self._held[key]
                 if token is not None:
                     held.token = token
+                    held.lasts(asked, self._ttl)
                     return held
             if deadline is not None and asked >= deadline:
                 raise ConversationElsewhere(key, self._ttl)
@@ -199,32 +206,28 @@ class LeasedStore:
 
     async def _renew_for_ever(self, scope: trio.CancelScope, over: trio.Event) -> None:
         with scope:
-            while True:
-                await trio.sleep(self._ttl / 3)
-                async with trio.open_nursery() as nursery:
-                    for held in list(self._held.values()):
-                        if held.token and not held.lost:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    await trio.sleep(self._ttl / 3)
+                    for held in self._held.values():
+                        if held.token and not held.renewing and not held.lost:
+                            held.renewing = True
                             nursery.start_soon(self._renew, held)
         over.set()
 
     async def _renew(self, held: _Held) -> None:
         asked = trio.current_time()
-        token: int | None = held.token
-        answered = False
-        # A store that hangs is one that does not answer.
-        with trio.move_on_after(self._ttl / 3):
-            try:
-                token = await self._store.acquire(held.key, self._owner, self._ttl)
-                answered = True
-            except Exception:  # noqa: BLE001  # a store is an application's; the next renewal may succeed
-                pass
-        if self._held.get(held.key) is not held:
-            return  # given back meanwhile
-        if answered and token == held.token:
-            held.expires = asked + self._ttl
-        elif answered or trio.current_time() + self._ttl / 3 >= held.expires:
-            # Ended before the store lets another one have it: the next renewal would come too late.
-            held.lose()
+        try:
+            token = await self._store.acquire(held.key, self._owner, self._ttl)
+        except Exception:  # noqa: BLE001  # a store is an application's; there is time for another renewal, or there is none
+            token = held.token
+        else:
+            if token == held.token:
+                held.lasts(asked, self._ttl)
+        finally:
+            held.renewing = False
+        if token != held.token and self._held.get(held.key) is held:
+            held.scope.cancel()  # another one has it
 
     # --- the store --------------------------------------------------------------------------------------------------
 
