@@ -126,6 +126,16 @@ async def test_the_api_is_mounted_in_an_application_of_ones_own() -> None:
             nursery.cancel_scope.cancel()
 
 
+async def test_what_the_application_itself_has_asked_can_be_seen() -> None:
+    async with open_web(agent("Hello.")) as web:
+        await web.server.runtime.run("Hi.", conversation_id="local/own", agent="assistant")
+        history = (await web.client.get("/v1/conversations/own/history")).json()
+        assert [one["text"] for one in history["entries"]] == ["Hi.", "Hello."]
+        assert (await web.client.get("/v1/conversations/own")).status_code == 200
+        assert (await web.client.delete("/v1/conversations/own")).status_code == 204
+        assert (await web.client.get("/v1/conversations/own")).status_code == 404
+
+
 async def test_a_server_that_is_cancelled_aborts_its_runs_and_tells_their_clients() -> None:
     gate = Gate()
     with trio.fail_after(20):

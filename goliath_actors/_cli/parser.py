@@ -213,7 +213,7 @@ def build_parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--cors-origin", type=_text, action="append", default=[], metavar="ORIGIN", help="pages that may call"
     )
-    serve.add_argument("--max-running", type=_count, metavar="N", help="runs at once (default: no limit)")
+    serve.add_argument("--max-running", type=_count, default=1000, metavar="N", help="runs at once (default: 1000)")
     serve.add_argument(
         "--max-waiting", type=_count, default=1000, metavar="N", help="asks that may wait (default: 1000)"
     )

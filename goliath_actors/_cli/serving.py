@@ -68,7 +68,10 @@ async def serve_agents(
                     ended = trio.Event()
 
                     async def serve(task_status: trio.TaskStatus[Server]) -> None:
-                        await server.serve(*agents, store=store, config=config, task_status=task_status)
+                        report = await server.serve(*agents, store=store, config=config, task_status=task_status)
+                        _note(
+                            screen, f"ended: {report.finished} runs finished meanwhile, {report.aborted} were aborted"
+                        )
                         ended.set()
 
                     running: Server = await nursery.start(serve)

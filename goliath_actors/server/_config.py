@@ -37,6 +37,7 @@ class ServerConfig:
       allowed_hosts: names beside the loopback ones that a request's Host header may have while there are no tokens; a
         web page that points a name of its own at this machine is refused (DNS rebinding).
       cors_origins: origins whose pages may call, such as "https://chat.example"; none by default.
+      max_connections: at once; more are refused with 503.
       max_body: of a request.
       body_timeout: for a request's body to arrive.
       drain_grace: how long runs may go on after the server was told to end.
@@ -60,6 +61,7 @@ class ServerConfig:
     insecure: bool = False
     allowed_hosts: tuple[str, ...] = attrs.field(default=(), converter=_strings)
     cors_origins: tuple[str, ...] = attrs.field(default=(), converter=_strings)
+    max_connections: int = 10_000
     max_body: int = 1_000_000
     body_timeout: float = 30.0
     drain_grace: float = 20.0
@@ -74,7 +76,7 @@ class ServerConfig:
     high_water: float = 0.8
     show_errors: bool | None = None
     metrics: bool = True
-    max_running: int | None = None
+    max_running: int | None = 1000
     mailbox_capacity: int = 16
     max_waiting: int | None = 1000
     finish_timeout: float | None = None
@@ -89,6 +91,8 @@ class ServerConfig:
         for name in ("drain_grace", "delta_interval", "keep_runs"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must not be negative, not {getattr(self, name)!r}")
+        if self.max_connections < 1:
+            raise ConfigError(f"max_connections must be at least 1, not {self.max_connections!r}")
         if not 0 < self.high_water <= 1:
             raise ConfigError(f"high_water must be above 0 and at most 1, not {self.high_water!r}")
         if self.confirm not in ("client", "agent"):

@@ -309,9 +309,14 @@ class Routes:
     async def _known(self, place: _Place) -> Record:
         await self.recovery.touch(place.key)
         record = await self.hosting.ledger.read(place.key)
-        if record.version == 0:
+        if record.version == 0 and not await self._was_asked_elsewhere(place):
             raise Problem("not-found", "there is no such conversation")
         return record
+
+    async def _was_asked_elsewhere(self, place: _Place) -> bool:
+        """Say whether the application itself has asked a conversation that nobody has asked here."""
+        conversation = self._conversation(place)
+        return conversation.status().run_id is not None or bool((await conversation.history(limit=1)).entries)
 
     def _find(self, place: _Place, run_id: str) -> Hosted | None:
         hosted = self.hosting.get(run_id)

@@ -1,26 +1,15 @@
-"""`serve`: a runtime, its application and a listening socket, in one nursery.
-
-What is known of Hypercorn's trio worker, each with a test: it sends inside a shield without a time-out, so a client
-that stops reading would hold its connection, and the end of the server, for ever; the kernel ends such a connection
-(`TCP_USER_TIMEOUT`), which the listening socket hands on to those it accepts.
-"""
+"""`serve`: a runtime, its application and a listening socket, in one nursery."""
 
 from __future__ import annotations
 
-import errno
-import logging
-import socket
 from collections.abc import Callable
 from typing import Any, final
 
 import attrs
-import hypercorn.trio
 import trio
-from hypercorn.config import Config
 
 from goliath_actors import Agent, Runtime, open_runtime
 from goliath_actors.abc import Store
-from goliath_actors.errors import ConfigError
 from goliath_actors.metrics import Metrics
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.values import DrainReport
@@ -29,11 +18,9 @@ from ._app import create_app, recorded
 from ._config import ServerConfig
 from ._hosting import Hosting, Visitor
 from ._ledger import Ledger
+from ._listen import LEAVE, listen, open_socket
 
 __all__ = ["Server", "serve"]
-
-BACKLOG = 1024
-LEAVE = 5.0  # seconds for what is left to be sent, and put on record, once every run is over
 
 
 @final
@@ -119,60 +106,8 @@ async def serve(
                 app = create_app(runtime, nursery, config, ledger=ledger, context=context, metrics=metrics)
                 host, port = listener.getsockname()[:2]
                 server = Server(runtime, host, port, app.state.hosting, config.drain_grace)
-                await nursery.start(_listen, app, listener, config, server)
+                await nursery.start(listen, app, listener, config, server._ending.wait)
                 task_status.started(server)
                 report = await server._drain()
                 nursery.cancel_scope.deadline = trio.current_time() + LEAVE
     return report
-
-
-async def _listen(
-    app: Any,
-    listener: socket.socket,
-    config: ServerConfig,
-    server: Server,
-    task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    own = Config()
-    own.bind = [f"fd://{listener.detach()}"]  # from here on it is Hypercorn's, to be closed as soon as the end begins
-    own.accesslog = None
-    own.errorlog = logging.getLogger("goliath_actors.server.http")
-    own.include_server_header = False
-    own.backlog = BACKLOG
-    own.keep_alive_timeout = 30.0
-    # From the moment it is to end: runs get their grace, responses their time to be sent.
-    own.graceful_timeout = config.drain_grace + LEAVE
-    await hypercorn.trio.serve(app, own, shutdown_trigger=server._ending.wait, task_status=task_status)
-
-
-def open_socket(config: ServerConfig) -> socket.socket:
-    """Return a listening socket.
-
-    Raises: `ConfigError` for an address that cannot be had.
-    """
-    try:
-        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise ConfigError(f"host {config.host!r} is no address of this machine ({error.strerror})") from error
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(config.send_timeout * 1000))
-        listener.bind(address)
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(_unavailable(config, error)) from error
-    return listener
-
-
-def _unavailable(config: ServerConfig, error: OSError) -> str:
-    where = f"{config.host}:{config.port}"
-    if error.errno == errno.EADDRINUSE:
-        return f"{where} is in use by another program; take another port, or 0 for any free one"
-    if error.errno == errno.EACCES:
-        return f"this user may not listen on {where}; take a port above 1023"
-    return f"{where} cannot be listened on: {error.strerror}"

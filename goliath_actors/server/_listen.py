@@ -1,0 +1,140 @@
+"""Connections: a listening socket, and each connection in a task that cannot harm another.
+
+What is known of Hypercorn's trio worker, each with a test:
+
+- It sends inside a shield without a time-out, so a client that stops reading would hold its connection, and the end of
+  the server, for ever. The kernel ends such a connection (`TCP_USER_TIMEOUT`), which the listening socket hands on.
+- What its protocols raise leaves the connection's task: bytes that no client sends, behind a request for a web socket,
+  would end the server. So its connections are used, and its worker, which puts them all into one nursery, is not.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+
+import trio
+from hypercorn.config import Config
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.utils import wrap_app
+from starlette.types import ASGIApp
+
+from goliath_actors.errors import ConfigError
+
+from ._config import ServerConfig
+
+__all__ = ["LEAVE", "listen", "open_socket"]
+
+log = logging.getLogger("goliath_actors.server")
+
+BACKLOG: Final = 1024
+LEAVE: Final = 5.0  # seconds for what is left to be sent, and put on record, once every run is over
+FULL: Final = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 2\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+async def listen(
+    app: ASGIApp,
+    listener: socket.socket,
+    config: ServerConfig,
+    end: Callable[[], Awaitable[None]],
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve an application on a socket until `end` returns; then its connections may end by themselves for a while.
+
+    Cancellation: connections end.
+    """
+    own = Config()
+    own.accesslog = None
+    own.errorlog = logging.getLogger("goliath_actors.server.http")
+    own.include_server_header = False
+    own.keep_alive_timeout = 30.0
+    context = WorkerContext(None)
+    # Any: Hypercorn's types are for its own servers, and wider than what an application of ours is.
+    wrapped: Any = wrap_app(app, own.wsgi_max_body_size, "asgi")  # type: ignore[arg-type]
+    count = 0
+
+    async def connect(stream: trio.SocketStream) -> None:
+        nonlocal count
+        if count >= config.max_connections:
+            await _refuse(stream)
+            return
+        count += 1
+        try:
+            connection: Any = TCPServer(wrapped, own, context, {}, stream)  # type: ignore[arg-type]
+            await connection.run()
+        except ExceptionGroup as group:
+            _note(group.exceptions[0])
+        except BaseExceptionGroup as group:  # an error, and the end of the server on top of it
+            _, rest = group.split(Exception)
+            if rest is not None:
+                raise rest from None
+        except Exception as error:  # noqa: BLE001  # one connection's own: others go on
+            _note(error)
+        finally:
+            count -= 1
+            await trio.aclose_forcefully(stream)
+
+    async with trio.open_nursery() as connections:
+        async with trio.open_nursery() as accepting:
+            sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(listener))]
+            accepting.start_soon(partial(trio.serve_listeners, connect, sockets, handler_nursery=connections))
+            task_status.started()
+            await end()
+            accepting.cancel_scope.cancel()
+        await context.terminated.set()  # those that wait for another request end now
+        # From the moment it is to end: runs get their grace, responses their time to be sent.
+        connections.cancel_scope.deadline = trio.current_time() + config.drain_grace + LEAVE
+
+
+def _note(error: BaseException) -> None:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    log.info("a connection ended with %s", type(error).__name__)
+
+
+async def _refuse(stream: trio.SocketStream) -> None:
+    """Tell a client that there are too many, without reading what it wants."""
+    try:
+        with trio.move_on_after(1):
+            await stream.send_all(FULL)
+    except trio.BrokenResourceError:
+        pass
+    await trio.aclose_forcefully(stream)
+
+
+def open_socket(config: ServerConfig) -> socket.socket:
+    """Return a listening socket.
+
+    Raises: `ConfigError` for an address that cannot be had.
+    """
+    try:
+        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ConfigError(f"host {config.host!r} is no address of this machine ({error.strerror})") from error
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(config.send_timeout * 1000))
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(_unavailable(config, error)) from error
+    return listener
+
+
+def _unavailable(config: ServerConfig, error: OSError) -> str:
+    where = f"{config.host}:{config.port}"
+    if error.errno == errno.EADDRINUSE:
+        return f"{where} is in use by another program; take another port, or 0 for any free one"
+    if error.errno == errno.EACCES:
+        return f"this user may not listen on {where}; take a port above 1023"
+    return f"{where} cannot be listened on: {error.strerror}"
