@@ -396,6 +396,22 @@ def test_a_conversation_that_is_deleted_in_another_tab_is_left(browser: Browser,
         expect(other.page.locator("#rows .row-title")).to_have_count(0)
 
 
+def test_a_row_of_the_list_stays_the_same_while_things_happen(browser: Browser, site: Site) -> None:
+    """Else a click that begins on one element and ends on its successor would be lost."""
+    with open_page(browser, site.url) as page:
+        page.send("First")
+        page.wait_text("You said: First")
+        page.wait_idle()
+        page.page.evaluate("window.row = document.querySelector('#rows li a')")
+        page.page.locator("#rows li a").focus()
+        other = watch(page.context, page.page.url)
+        other.wait_text("You said: First")
+        other.send("Second")
+        page.wait_text("You said: Second")
+        page.wait_idle()
+        assert page.page.evaluate("window.row.isConnected && document.activeElement === window.row")
+
+
 def test_conversations_are_kept_apart_and_a_draft_stays_with_its_own(browser: Browser, site: Site) -> None:
     with open_page(browser, site.url) as page:
         page.send("First")

@@ -1,7 +1,7 @@
 // The list of conversations.
 
 import { insist, json } from "./api.js";
-import { add, button, h } from "./dom.js";
+import { button, h } from "./dom.js";
 
 const PAGE = 50;
 const REFRESH = 20_000; // ms
@@ -24,6 +24,8 @@ export class Sidebar {
   constructor(ui) {
     this.ui = ui;
     this.items = [];
+    this.rows = new Map(); // key → what shows it
+    this.empty = h("li", { class: "list-empty" }, "No conversations yet");
     this.next = new Map(); // agent → where its list goes on, null at its end
     setInterval(() => !document.hidden && this.refresh().catch(() => {}), REFRESH);
   }
@@ -70,34 +72,61 @@ export class Sidebar {
     this.draw();
   }
 
+  /** Bring the list up to date. Rows stay the same elements: what is being clicked or has the focus is not taken away. */
   draw() {
     const { list } = this.ui;
-    const had = list.contains(document.activeElement) ? document.activeElement : null;
-    const at = had && { key: had.closest("li")?.dataset.key, remove: had.classList.contains("remove") };
     const current = this.ui.current();
     this.items.sort((one, other) => (other.last_at ?? 0) - (one.last_at ?? 0));
-    list.replaceChildren();
-    add(list, this.items.map((item) => this._row(item, current)));
-    if (this.items.length === 0) list.append(h("li", { class: "list-empty" }, "No conversations yet"));
-    this.ui.more.hidden = ![...this.next.values()].some((after) => after !== null);
-    if (at) {
-      const row = [...list.children].find((li) => li.dataset.key === at.key);
-      row?.querySelector(at.remove ? ".remove" : "a")?.focus({ preventScroll: true });
+    const rows = new Map();
+    for (const item of this.items) {
+      const row = this.rows.get(key(item)) ?? new Row(this.ui);
+      row.show(item, Boolean(current) && item.id === current.id && item.agent === current.agent);
+      rows.set(key(item), row);
     }
+    this.rows = rows;
+    const wanted = [...rows.values()].map((row) => row.el);
+    if (wanted.length === 0) wanted.push(this.empty);
+    if (wanted.length !== list.children.length || wanted.some((el, at) => list.children[at] !== el)) {
+      const had = list.contains(document.activeElement) ? document.activeElement : null;
+      list.replaceChildren(...wanted);
+      if (had?.isConnected) had.focus({ preventScroll: true });
+    }
+    this.ui.more.hidden = ![...this.next.values()].some((after) => after !== null);
+  }
+}
+
+class Row {
+  constructor(ui) {
+    this.ui = ui;
+    this.title = h("span", { class: "row-title", dir: "auto" });
+    this.live = h("span", { class: "row-live", hidden: true }, "Running");
+    this.agent = h("span", { class: "row-agent", hidden: true });
+    this.time = h("time");
+    this.link = h("a", {}, this.title, h("span", { class: "row-meta" }, this.live, this.agent, this.time));
+    this.remove = button({ label: "Delete", icon: "trash", kind: "quiet icon-only remove", onclick: () => ui.forget(this.item) });
+    this.el = h("li", {}, this.link, this.remove);
   }
 
-  _row(item, current) {
-    const here = current && item.id === current.id && item.agent === current.agent;
+  show(item, here) {
+    this.item = item;
     const title = (item.title ?? "").trim() || "Untitled";
-    return h("li", { data: { key: key(item) }, class: here ? "here" : undefined },
-      h("a", { href: this.ui.href(item.id, item.agent), "aria-current": here ? "page" : undefined },
-        h("span", { class: "row-title", dir: "auto" }, title),
-        h("span", { class: "row-meta" },
-          item.running ? h("span", { class: "row-live" }, "Running") : null,
-          this.ui.agents().length > 1 && item.agent ? h("span", { class: "row-agent" }, item.agent) : null,
-          item.last_at ? h("time", { datetime: new Date(item.last_at * 1000).toISOString() }, ago(item.last_at)) : null)),
-      button({ label: `Delete “${title.slice(0, 60)}”`, icon: "trash", kind: "quiet icon-only remove", onclick: () => this.ui.forget(item) }));
+    put(this.title, title);
+    this.live.hidden = !item.running;
+    this.agent.hidden = this.ui.agents().length < 2;
+    put(this.agent, item.agent);
+    put(this.time, item.last_at ? ago(item.last_at) : "");
+    if (item.last_at) this.time.dateTime = new Date(item.last_at * 1000).toISOString();
+    this.link.href = this.ui.href(item.id, item.agent);
+    this.el.classList.toggle("here", here);
+    if (here) this.link.setAttribute("aria-current", "page");
+    else this.link.removeAttribute("aria-current");
+    this.remove.title = `Delete “${title.slice(0, 60)}”`;
+    this.remove.setAttribute("aria-label", this.remove.title);
   }
+}
+
+function put(el, text) {
+  if (el.textContent !== text) el.textContent = text;
 }
 
 /** As the server does it. */
