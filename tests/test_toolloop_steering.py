@@ -351,3 +351,31 @@ async def test_a_text_that_was_not_taken_is_no_replacement_that_a_later_one_repl
         await replacement.wait()
     asks = [request.messages[-1].text.split("\n\n")[-1] for request in requests(agent)]
     assert asks == ["first", "one", "two", "instead"]
+
+
+async def test_a_text_whose_commit_was_cut_before_it_arrived_becomes_the_next_run() -> None:
+    gate = Gate()
+    blocked: list[str] = []
+
+    class Blocked(InMemoryStore):  # type: ignore[misc]  # a test's own store
+        async def commit(self, key: str, change: Any, *args: Any, **kwargs: Any) -> Any:
+            if not blocked and any(entry.message.text == "b" for entry in change.append):
+                blocked.append("b")
+                await gate.pass_through()
+            return await super().commit(key, change, *args, **kwargs)
+
+    store, first = Blocked(), Gate()
+    agent = native([first.then(LOOK), "answer to b"], tools=[look])
+    async with open_runtime(agent, store=store) as runtime:
+        run = runtime.submit("go")
+        await first.wait_reached()
+        runtime.conversation().steer("b")
+        first.open()
+        await gate.wait_reached()
+        run.abort()
+        await run.wait_ended()
+        assert run.followed_by is not None
+        assert (await run.followed_by.wait()).text == "answer to b"
+    entries = await history(store, agent)
+    check_closed(entries)
+    assert [text for role, text in said(entries) if role == "user"] == ["go", "b"]
