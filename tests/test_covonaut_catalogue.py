@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -303,7 +304,7 @@ async def test_usage_of_a_step_that_was_aborted_is_added_once_and_marked_if_it_i
     class Hangs(Extension[Any]):
         name = "hangs"
 
-        async def transform_stream(self, ctx: Any, events: Any, control: Any, /) -> Any:
+        async def transform_stream(self, ctx: Any, events: Any, control: Any, /) -> AsyncIterator[Any]:
             async for event in events:
                 yield event
                 await stuck.pass_through()
