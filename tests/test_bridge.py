@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
+from random import Random
 from typing import Any
 
 import anyio
@@ -652,6 +655,93 @@ def test_asyncio_code_raises_and_is_cancelled_through_the_bridge() -> None:
 async def test_call_asyncio_needs_a_bridge() -> None:
     with pytest.raises(ConfigError, match="open_bridge"):
         await call_asyncio(asyncio.sleep, 0)
+
+
+async def test_a_bridge_is_not_for_trio() -> None:
+    with pytest.raises(ConfigError, match="on trio use open_runtime"):
+        async with open_bridge(agent("a")):
+            raise AssertionError("never opened")
+
+
+def test_ctrl_c_ends_the_program_once_the_observers_were_told() -> None:
+    code = """
+import asyncio
+from goliath_actors import Agent, Extension, ToolLoop
+from goliath_actors.bridge import open_bridge
+from goliath_actors.testing import Gate, ScriptedModel
+
+class Tell(Extension):
+    name = "tell"
+    async def on_finish(self, ctx, question):
+        print("told", question.outcome.status, question.outcome.abort.cause, flush=True)
+
+async def never(request):
+    print("running", flush=True)
+    await Gate().pass_through()
+
+async def main():
+    agent = Agent(model=ScriptedModel([never]), extensions=[Tell()], loop=ToolLoop())
+    async with open_bridge(agent) as bridge:
+        await bridge.run("hi")
+
+asyncio.run(main())
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=LIMIT)
+    assert out == "told aborted caller\n"
+    assert error.rstrip().endswith("KeyboardInterrupt")
+    assert process.returncode == -signal.SIGINT
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whoever_leaves_whenever_every_run_is_told_once_and_nothing_is_left(seed: int) -> None:
+    async def main() -> None:
+        random, told = Random(seed), Counter[str]()
+
+        class Tell(Extension[Any]):
+            name = "tell"
+
+            async def on_finish(self, ctx: Any, question: Any) -> None:
+                await trio.lowlevel.checkpoint()
+                told[ctx.run_id] += 1
+
+        async def use(bridge: Bridge, number: int) -> None:
+            where = f"{number % 7}"
+            match number % 4:
+                case 0:
+                    await bridge.run("x", conversation_id=where)
+                case 1:
+                    async with bridge.stream("x", conversation_id=where) as run:
+                        async for event in run.events():
+                            if event.seq == 1 + number % 9:
+                                break
+                case 2:
+                    await (await bridge.submit("x", conversation_id=where)).wait()
+                case _:
+                    await bridge.conversation(where).history()
+
+        one = agent(*["some text"] * 400, chunk=1, extensions=[Tell()])
+        async with open_bridge(one, mailbox_capacity=400) as bridge:
+            tasks = [asyncio.create_task(use(bridge, number)) for number in range(200)]
+            for task in random.sample(tasks, 120):
+                for _ in range(random.randrange(4)):
+                    await asyncio.sleep(0)
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert {type(result) for result in results} <= {type(None), asyncio.CancelledError}
+            engine = bridge._engine
+            accepted = (await bridge.statistics()).accepted
+        assert engine._calls == set()
+        assert engine._pumps == set()
+        assert set(told.values()) <= {1}
+        assert len(told) == accepted
+
+    asyncio_run(main())
 
 
 # --- how it is made -------------------------------------------------------------------------------------------------

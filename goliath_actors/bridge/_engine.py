@@ -14,7 +14,7 @@ import outcome
 import trio
 
 from goliath_actors import Agent, Run, Runtime, open_runtime
-from goliath_actors.errors import RuntimeClosed
+from goliath_actors.errors import ConfigError, RuntimeClosed
 
 from ._call import Call, Side, insist
 from ._crossing import Crossing, Thunk
@@ -59,8 +59,13 @@ class Engine:
     # --- from asyncio loops -----------------------------------------------------------------------------------------
 
     def side(self) -> Side:
-        """Return the running loop's side of this bridge."""
-        loop = asyncio.get_running_loop()
+        """Return the running loop's side of this bridge. Raises `ConfigError` where no asyncio loop runs."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise ConfigError(
+                "a bridge is used from asyncio, and no event loop of it is running here; on trio use open_runtime"
+            ) from None
         with self._lock:
             side = self._sides.get(loop)
             if side is None:
