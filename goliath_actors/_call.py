@@ -301,16 +301,16 @@ async def confirm(work: Work, call: Call) -> Suspend | None:
         work.context,
     )
     limit = math.inf if work.confirm_timeout is None else work.confirm_timeout
-    answer: Any = None
+    answer: bool | Confirmed | Suspend = False
     with work.paused(), journal.origin("confirm"), trio.move_on_after(limit) as waiting:
         journal.question = waiting
         try:
-            answer = work.confirm(request)
-            if inspect.isawaitable(answer):
-                answer = await answer
+            said: Any = work.confirm(request)  # Any: the application's, checked below
+            if inspect.isawaitable(said):
+                said = await said
         finally:
             journal.question = None
-        _check_answer(answer)
+        answer = _checked(said)
     if waiting.cancelled_caught:
         late = f"nobody answered within {limit:g} s"
         answer = Confirmed(False, NEW_MESSAGE_REASON if journal.superseded else late)
@@ -336,10 +336,10 @@ def decline(call: Call, reason: str) -> None:
     call.skip("confirmation", f"Declined by the user{why}. Do not try it again unless the user asks for it.")
 
 
-def _check_answer(answer: object) -> None:
+def _checked(answer: object) -> bool | Confirmed | Suspend:
     if isinstance(answer, bool | Suspend):
-        return
+        return answer
     if isinstance(answer, Confirmed) and isinstance(answer.approved, bool) and isinstance(answer.reason, str):
-        return
+        return answer
     # `Suspend` is left out on purpose: no loop of this version can wait for it.
     raise ConfigError(f"confirm must return True, False or a Confirmed(approved, reason), not {answer!r}")
