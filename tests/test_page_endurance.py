@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -271,6 +272,30 @@ def test_what_a_restarting_server_refuses_is_sent_again(browser: Browser, site: 
         expect(page.page.locator("#lost")).to_be_hidden()  # it was there
 
 
+def test_an_answer_that_another_process_makes_is_shown_when_it_is_done(browser: Browser, site: Site) -> None:
+    site.answer("Tell", ["one ", Hold("half"), "two"])
+    asked: list[str] = []
+    with open_page(browser, site.url, quiet=False) as page:
+
+        def elsewhere(route: Route) -> None:
+            asked.append(route.request.url)
+            if len(asked) == 3:
+                site.open("half")
+            if "/events" not in route.request.url and len(asked) > 3:
+                route.continue_()
+                return
+            problem = '{"title": "not possible now", "status": 409, "detail": "it goes on in another process"}'
+            route.fulfill(status=409, content_type="application/problem+json", body=problem)
+
+        page.context.route(re.compile(r"/runs/[^/]+(/events)?\?"), elsewhere)
+        page.send("Tell")
+        page.wait_text("one two")
+        page.wait_idle()
+        assert page.answers() == ["one two"]
+        assert "/events" in asked[0]
+        assert len(asked) > 3
+
+
 def test_a_page_that_nobody_sees_lets_its_connection_go_and_takes_it_up_again(browser: Browser, site: Site) -> None:
     site.answer("Tell", ["one ", Hold("half"), "two ", Hold("rest"), "three"])
     hide = """(hidden) => {
@@ -321,6 +346,7 @@ from goliath_actors import Agent, ToolLoop
 from goliath_actors.testing import ScriptedModel
 
 async def wait(request):
+    await trio.Path("asked").touch()
     await trio.sleep_forever()
 
 def reply(request):
@@ -360,7 +386,10 @@ def test_a_killed_server_loses_nothing_that_was_sent(browser: Browser, tmp_path:
         page.wait_text("Here again.")
         page.wait_idle()
         page.send("please wait")
-        page.page.locator(".doing:visible", has_text="Thinking").wait_for()
+        for _ in range(200):  # it is asked once the message is on record
+            if (tmp_path / "asked").exists():
+                break
+            threading.Event().wait(0.05)
         first.kill()
         first.wait()
         expect(page.page.locator("#lost")).to_be_visible()

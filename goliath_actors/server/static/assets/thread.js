@@ -1,6 +1,6 @@
 // One conversation: its history, the runs that go on in it, and what can be done with them.
 
-import { ApiError, follow, insist, json } from "./api.js";
+import { ApiError, follow, insist, json, pause } from "./api.js";
 import { button, h, nextFrame } from "./dom.js";
 import { Turn } from "./turn.js";
 
@@ -349,17 +349,26 @@ export class Thread {
     turn.take(event);
   }
 
-  /** The server no longer has the run's events: what it kept of it says how it ended. */
+  /** There are no events to be had of a run: another process has it, or only its end is on record. */
   async _lost(turn) {
     const { signal } = this.closed;
     let run = null;
-    try {
-      run = await insist("GET", this.url(`/runs/${encodeURIComponent(turn.runId)}`), { signal });
-    } catch {
-      if (signal.aborted) return;
+    for (let n = 0; run === null; n++) {
+      try {
+        run = await insist("GET", this.url(`/runs/${encodeURIComponent(turn.runId)}`), { signal });
+        if (run.state !== "done") return this._followOne(turn);
+      } catch (error) {
+        if (signal.aborted) return;
+        if (error.status !== 409) break;
+        turn.show("Working");
+        await pause(Math.min(n, 3), signal);
+      }
     }
-    if (run?.state === "done") turn.finish({ ...run, reason: run.abort?.cause ?? run.error?.type ?? run.result?.reason });
-    else turn.finish({ status: "lost" });
+    if (run === null) turn.finish({ status: "lost" });
+    else {
+      if (run.result?.text) turn.take({ kind: "answer", text: run.result.text });
+      turn.finish({ ...run, reason: run.abort?.cause ?? run.error?.type ?? run.result?.reason });
+    }
   }
 
   _seen() {

@@ -182,7 +182,7 @@ export class Turn {
         break;
       case "tool-started":
         this.card(event.call_id, event.tool, event.input).set("running");
-        this.show(`Running ${event.tool}`);
+        this.show(""); // the card says what goes on
         break;
       case "tool-progress":
         this.cards.get(event.call_id)?.progress(event);
