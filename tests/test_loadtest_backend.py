@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,9 @@ import trio
 from goliath_actors import Agent, Extension, ToolLoop
 from goliath_actors.errors import ConfigError
 from goliath_actors.hooks import HookContext
-from goliath_actors.loadtest import BackendTarget, Clients, Dice, Provider, Scenario, run_load
+from goliath_actors.loadtest import BackendTarget, Clients, Dice, InProcess, Provider, Scenario, run_load
 from goliath_actors.loadtest._simulated import SimulatedModel
+from goliath_actors.models import OpenAIChat
 from goliath_actors.server import Server, ServerConfig, Token, hash_token, make_token, serve
 
 FAST = Provider(first_token=Dice("uniform", 0.01, 0.05), tokens=Dice("uniform", 4, 20), tokens_per_second=200)
@@ -92,6 +93,18 @@ async def test_a_backend_with_tokens_wants_one_that_may_read_its_counts() -> Non
     assert report.ok, report.as_text()
     assert report.figures["counts"]["completed"] == 3
     assert secret not in repr(target) + report.as_json()
+
+
+async def test_a_model_server_is_driven_through_whole_conversations_of_an_agent() -> None:
+    async with backend(Heard()) as url:
+        async with aclosing(OpenAIChat("load", base_url=f"{url}/v1")) as model:
+            scenario = Scenario(max_asks=10, conversations=3, think=Dice("fixed", 0))
+            agent = Agent(name="through", model=model, loop=ToolLoop())
+            report = await run_load(scenario, InProcess(scenario, agent=agent))
+    # The server shares this process, so what it holds counts as left behind here.
+    assert [check.name for check in report.checks if not check.ok] in ([], ["nothing is left behind"])
+    assert report.figures["counts"]["completed"] == 10
+    assert report.figures["first"]["count"] == 10
 
 
 async def test_what_is_no_chat_backend_is_a_clear_error() -> None:
