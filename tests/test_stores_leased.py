@@ -139,6 +139,8 @@ class Cut:
     inner: InMemoryStore
     away: bool = False
     hangs: bool = False
+    # As a store in threads is, which waits for its server before it notices that it is cancelled.
+    deaf: bool = False
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.inner, name)
@@ -146,7 +148,10 @@ class Cut:
         async def call(*args: Any) -> Any:
             if self.hangs:
                 await trio.sleep_forever()
-            if self.away:
+            if self.deaf:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(12)
+            if self.away or self.deaf:
                 await trio.lowlevel.checkpoint()
                 raise StoreError("out of reach")
             return await method(*args)
@@ -154,7 +159,7 @@ class Cut:
         return call
 
 
-@pytest.mark.parametrize("how", ["away", "hangs"])
+@pytest.mark.parametrize("how", ["away", "hangs", "deaf"])
 async def test_a_process_that_was_cut_off_ends_its_run_before_another_one_may_begin(
     how: str, autojump_clock: MockClock
 ) -> None:
