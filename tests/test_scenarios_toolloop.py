@@ -21,7 +21,7 @@ from goliath_actors import (
     open_runtime,
     tool,
 )
-from goliath_actors.abc import Change, Entry, ModelRequest
+from goliath_actors.abc import Change, Entry, ModelDone, ModelRequest, ModelText, ModelToolCall
 from goliath_actors.errors import BadRequest, ConfigError, ModelUnavailable, RateLimited
 from goliath_actors.events import ToolFinished
 from goliath_actors.stores import InMemoryStore
@@ -31,7 +31,7 @@ from goliath_actors.values import Message, ToolCall
 
 from .native import check_closed, check_requests, check_valid, history, native, said
 from .planned import ANSWER, requests, run, told, use
-from .test_toolloop_tools import noting, results
+from .test_toolloop_tools import Native, Raw, noting, results
 
 
 @tool
@@ -433,3 +433,56 @@ async def test_first_retries_of_many_conversations_are_spread(autojump_clock: Mo
     pauses = sorted(second - first for first, second in waits.values())
     assert pauses[-1] - pauses[0] > pauses[-1] / 2
     assert pauses[0] >= 0
+
+
+# --- details that no other test would notice ------------------------------------------------------------------------
+
+
+async def test_who_asked_gets_back_the_very_object_that_it_wants_to_ask_about() -> None:
+    payload = {"form": object()}
+    agent = native([tool_calls(("note_add", {"text": "a"}))], tools=[write_note()], confirm=lambda _: Suspend(payload))
+    async with open_runtime(agent) as runtime:
+        (waiting,) = (await runtime.run("go")).waiting
+    assert waiting.payload is payload
+
+
+def write_note(noted: list[str] | None = None, **options: Any) -> Any:
+    kept: list[str] = [] if noted is None else noted
+
+    @tool(name="note_add", **(options or {"writes": True}))
+    async def note_add(text: str) -> str:
+        """Add a note."""
+        await trio.lowlevel.checkpoint()
+        kept.append(text)
+        return f"noted {text}"
+
+    return note_add
+
+
+async def test_the_only_call_of_the_model_that_a_run_may_make_executes_nothing() -> None:
+    noted: list[str] = []
+    agent = native(
+        [tool_calls(("note_add", {"text": "a"}), text="let me")], tools=[write_note(noted)], loop=ToolLoop(max_steps=1)
+    )
+    result = await run(agent)
+    assert (result.text, result.reason, noted) == ("let me", "too-many-steps", [])
+
+
+@pytest.mark.parametrize("options", [{"writes": True}, {"confirm": True}])
+async def test_nothing_is_mended_for_a_call_that_a_person_is_asked_about(options: Any) -> None:
+    noted: list[str] = []
+    raw = Raw(ModelToolCall(0, "c", "note_add", "{'text': 'a'}"), ModelDone("tool_calls"))
+    store = InMemoryStore()
+    agent = native(Native([raw, "done"]), tools=[write_note(noted, **options)])
+    await run(agent, store=store)
+    assert noted == []
+    assert results(await history(store, agent))[0].startswith("Not executed")
+
+
+async def test_a_summary_that_was_cut_off_takes_no_turns_place() -> None:
+    store = InMemoryStore()
+    await store.commit("agent", Change(append=_turns([(0, True)] * 9)))
+    raw = Raw(ModelText("They were about to"), ModelDone("length"))
+    agent = native(Native([raw, "done"]), loop=ToolLoop(window=2000, compaction=Compaction(at=0.1, keep_turns=2)))
+    assert (await run(agent, store=store)).text == "done"
+    assert all(entry.context_visible for entry in await history(store, agent))
