@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import attrs
@@ -278,3 +278,32 @@ async def test_a_wait_for_a_lease_that_is_cancelled_takes_none(autojump_clock: M
             assert (await leased.commit("k", Change())).version == 1
             assert set(leased._held) == {"k"}
         assert leased._held == {}
+
+
+@pytest.mark.parametrize("how", ["abort", "caller"])
+async def test_wherever_a_run_is_cut_its_lease_is_given_back_and_its_observers_are_told(how: str) -> None:
+    told = 0
+    for patience in range(60):
+        store, journal = InMemoryStore(), Journal()
+        leased = LeasedStore(store)
+        async with open_runtime(agent("done", extensions=[journal]), store=leased) as runtime:
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+
+                    async def ask(runtime: Runtime = runtime) -> None:
+                        with suppress(RunAborted):
+                            await runtime.run("one", conversation_id="c")
+
+                    nursery.start_soon(ask)
+                    for _ in range(patience):
+                        await trio.lowlevel.checkpoint()
+                    if how == "abort":
+                        runtime.conversation("c").abort()
+                    else:
+                        scope.cancel()
+        assert leased._held == {}, patience
+        assert await store.acquire("agent/c", "somebody", 1.0) is not None, patience
+        ends = journal.heard("on_finish")
+        assert len(ends) <= 1
+        told += [status for _, status in ends] == ["aborted"]
+    assert told >= 5  # it was cut in several places, before, with and after the lease
