@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
-from schemathesis.checks import CHECKS, load_all_checks
 
 from goliath_actors.server import hash_token
 from goliath_actors.server._openapi import openapi
@@ -16,11 +16,22 @@ from goliath_actors.server._problems import PROBLEMS
 
 from .test_server_process import Process, serving
 
-load_all_checks()
+
+def without_security(document: Any) -> Any:
+    """Return the document without its tokens: see test_server_security. Schemathesis would leave out and mangle the
+    header that the test has to send, and then be told of success."""
+    found = json.loads(json.dumps(document))
+    for operations in found["paths"].values():
+        for operation in operations.values():
+            del operation["security"]
+    del found["components"]["securitySchemes"]
+    return found
+
+
 TOKEN = "a-token-of-enough-characters"
 DOCUMENT = openapi()
 # Served from the test's own copy; a base address is given when a server is there.
-SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
+SCHEMA = schemathesis.openapi.from_dict(without_security(DOCUMENT))
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +57,7 @@ def test_the_server_gives_the_document(server: Process) -> None:
     derandomize=True,
 )
 def test_every_answer_is_one_that_the_document_has(case: Any, server: Process) -> None:
-    # Without a token: see test_server_security. The check for it sends the token that it is given here.
-    without = [check for check in CHECKS.get_all() if check.__name__ == "ignored_auth"]
-    headers = {"authorization": f"Bearer {TOKEN}"}
-    case.call_and_validate(base_url=server.url, timeout=20, headers=headers, excluded_checks=without)
+    case.call_and_validate(base_url=server.url, timeout=20, headers={"authorization": f"Bearer {TOKEN}"})
 
 
 def test_every_operation_is_documented_with_its_scope() -> None:

@@ -373,6 +373,8 @@ async def test_a_body_that_never_ends_or_never_comes_is_cut_off() -> None:
         ("/v1/conversations/c/history?after=\u0661", 422),
         ("/v1/conversations/c/history?anchor=99999999999999999999", 422),
         ("/v1/conversations?limit=many", 422),
+        ("/v1/conversations?limt=5", 422),
+        ("/v1/conversations/c?=", 422),
         ("/v2", 404),
     ],
 )

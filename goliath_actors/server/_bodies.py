@@ -21,6 +21,7 @@ __all__ = [
     "ResumeBody",
     "SteerBody",
     "check_conversation_id",
+    "check_query",
     "conversation_id",
     "idempotency_key",
     "last_event_id",
@@ -102,6 +103,7 @@ class AnswerBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 B = TypeVar("B", bound=msgspec.Struct)
 
+_KEY = re.compile(r"[!-~]+")
 _WHERE = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
 
 
@@ -187,8 +189,9 @@ def idempotency_key(request: Request) -> str | None:
     Raises: `Problem` for one that is blank or too long.
     """
     found = request.headers.get("idempotency-key")
-    if found is not None and not (found.strip() and len(found) <= MAX_KEY):
-        raise Problem("invalid", f"an Idempotency-Key has 1 to {MAX_KEY} characters", field="Idempotency-Key")
+    if found is not None and not (_KEY.fullmatch(found) and len(found) <= MAX_KEY):
+        words = f"an Idempotency-Key has 1 to {MAX_KEY} visible characters of ASCII"
+        raise Problem("invalid", words, field="Idempotency-Key")
     return found
 
 
@@ -203,6 +206,17 @@ def last_event_id(request: Request) -> int:
     if not (found.isascii() and found.isdecimal() and len(found) <= 15):
         raise Problem("invalid", "it is the id of the last event that was read", field="Last-Event-ID")
     return int(found)
+
+
+def check_query(query: Mapping[str, str], *names: str) -> None:
+    """Refuse a query with a name that means nothing here: it is misspelt, or meant for something else.
+
+    Raises: `Problem`.
+    """
+    for name in query:
+        if name not in names:
+            known = ", ".join(names)
+            raise Problem("invalid", f"there is no such parameter here (there are {known})", field=name or "query")
 
 
 def query_int(query: Mapping[str, str], name: str, least: int, most: int = MAX_INT) -> int | None:

@@ -21,6 +21,7 @@ from ._bodies import (
     RegenerateBody,
     ResumeBody,
     SteerBody,
+    check_query,
     conversation_id,
     idempotency_key,
     last_event_id,
@@ -211,6 +212,7 @@ class Routes:
 
     async def get_conversations(self, request: Request, visitor: Visitor) -> Response:
         """`GET /v1/conversations`: the visitor's own, in the order of their ids."""
+        check_query(request.query_params, "agent", "after", "limit")
         agent = self._agent(query_text(request.query_params, "agent", MAX_NAME))
         limit = query_int(request.query_params, "limit", 1, MAX_PAGE) or 50
         after = query_text(request.query_params, "after", 1000)
@@ -268,7 +270,7 @@ class Routes:
 
     async def get_history(self, request: Request, visitor: Visitor) -> Response:
         """`GET /v1/conversations/{id}/history`: what was said, a page at a time, oldest first."""
-        place = self._place(request, visitor)
+        place = self._place(request, visitor, None, "before", "after", "limit", "anchor")
         query = request.query_params
         before, after = query_int(query, "before", 0), query_int(query, "after", 0)
         limit, anchor = query_int(query, "limit", 1, MAX_PAGE) or 50, query_int(query, "anchor", 0)
@@ -299,7 +301,8 @@ class Routes:
                 return agent
         raise Problem("not-found", f"there is no agent {name!r}; GET /v1/agents lists them", field="agent")
 
-    def _place(self, request: Request, visitor: Visitor, agent: str | None = None) -> _Place:
+    def _place(self, request: Request, visitor: Visitor, agent: str | None = None, *query: str) -> _Place:
+        check_query(request.query_params, "agent", *query)
         named = agent if agent is not None else query_text(request.query_params, "agent", MAX_NAME)
         return _Place(visitor, self._agent(named), conversation_id(request), request.scope.get("root_path", ""))
 
