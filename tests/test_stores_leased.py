@@ -283,10 +283,16 @@ async def test_a_wait_for_a_lease_that_is_cancelled_takes_none(autojump_clock: M
 @pytest.mark.parametrize("how", ["abort", "caller"])
 async def test_wherever_a_run_is_cut_its_lease_is_given_back_and_its_observers_are_told(how: str) -> None:
     told = 0
+
+    async def slow(request: Any) -> str:
+        for _ in range(20):
+            await trio.lowlevel.checkpoint()
+        return "done"
+
     for patience in range(60):
         store, journal = InMemoryStore(), Journal()
         leased = LeasedStore(store)
-        async with open_runtime(agent("done", extensions=[journal]), store=leased) as runtime:
+        async with open_runtime(agent(slow, extensions=[journal]), store=leased) as runtime:
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
 
@@ -306,4 +312,4 @@ async def test_wherever_a_run_is_cut_its_lease_is_given_back_and_its_observers_a
         ends = journal.heard("on_finish")
         assert len(ends) <= 1
         told += [status for _, status in ends] == ["aborted"]
-    assert told >= 5  # it was cut in several places, before, with and after the lease
+    assert told > 10  # it was cut in many places
