@@ -36,7 +36,7 @@ def make_run(name: str = "r", *, replaces: bool = False) -> Envelope:
         None,
         RunOptions(),
         RunJournal(name, None),
-        lambda run: nullcontext(),
+        lambda run, *, owned=False, to_end=False: nullcontext(),
         lambda ask: run.face,
         Nobody(),
         contextvars.copy_context(),
