@@ -309,6 +309,14 @@ async def test_the_last_ask_is_answered_anew() -> None:
         assert [one["text"] for one in entries] == ["Hi.", "Two."]
 
 
+async def test_an_error_names_the_conversation_as_its_client_does() -> None:
+    async with open_web(agent(), config=ServerConfig(show_errors=False)) as web:
+        run = (await web.client.post("/v1/conversations/mine/regenerate", json={})).json()
+        assert run["status"] == "error"
+        assert "'mine'" in run["error"]["detail"]
+        assert "local/mine" not in run["error"]["detail"]
+
+
 async def test_a_planned_agent_cannot_be_steered_resumed_or_asked_anew_and_says_so() -> None:
     async with open_web(agent(loop=Conductor())) as web:
         for door, body in (("steer", {"text": "x"}), ("resume", {"answers": {"x": True}}), ("regenerate", {})):

@@ -132,6 +132,8 @@ def run_outcome(run: Run, conversation_id: str, show_errors: bool) -> dict[str, 
         return {"status": None, "result": None, "error": None, "abort": None}
     result = None if outcome.result is None else result_data(outcome.result, conversation_id, show_errors)
     error = None if outcome.error is None else run_problem(outcome.error, show_errors)
+    if error is not None and run.conversation_id:  # clients know it under the id that they gave it
+        error["detail"] = error["detail"].replace(run.conversation_id, conversation_id)
     return {"status": outcome.status, "result": result, "error": error, "abort": plain(outcome.abort)}
 
 
