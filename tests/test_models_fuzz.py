@@ -25,6 +25,7 @@ from goliath_actors.models._errors import Scrubber
 from goliath_actors.models._http import httpx
 from goliath_actors.models._incoming import Decoder, Incoming, Patience
 from goliath_actors.models._messages_reply import MessagesReply
+from goliath_actors.models._pool import client_answer
 from goliath_actors.models._reply import Reply
 from goliath_actors.models._sse import FrameTooLarge, JsonLines, ServerSentEvents
 from goliath_actors.values import Message
@@ -257,7 +258,7 @@ def _plain(events: Sequence[ModelEvent]) -> list[ModelEvent]:
 def read(chunks: Sequence[bytes], kind: str, breaks: bool, decoder: Decoder) -> Heard:
     async def main() -> Heard:
         response = httpx.Response(200, headers={"content-type": kind} if kind else {}, stream=Body(chunks, breaks))
-        reply = Incoming(response, decoder, SCRUB, PATIENCE, 60.0)
+        reply = Incoming(client_answer(response), decoder, SCRUB, PATIENCE, 60.0)
         heard: list[ModelEvent] = []
         try:
             try:
@@ -359,7 +360,7 @@ async def test_a_reply_that_never_ends_is_given_up_at_its_limit(monkeypatch: pyt
     monkeypatch.setattr(incoming, "MAX_REPLY", 2000)
     event = b'data: {"choices":[{"delta":{"content":"more"}}]}\n\n'
     response = httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=Body([event] * 1000, False))
-    reply = Incoming(response, Reply(SCRUB), SCRUB, PATIENCE, 60.0, 2000)
+    reply = Incoming(client_answer(response), Reply(SCRUB), SCRUB, PATIENCE, 60.0, 2000)
     heard: list[Any] = []
     with pytest.raises(ModelUnavailable, match="more than 2000 bytes") as caught:
         async for told in reply:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from hypothesis import given, settings
@@ -515,7 +516,7 @@ async def test_one_model_serves_one_loop_after_another() -> None:
 
     async def once() -> str:
         async with provider(Script([chunked(text_reply("Hi"))])) as server:
-            model._url = httpx.URL(server.url + "/chat/completions")
+            model._exchange = attrs.evolve(model._exchange, url=httpx.URL(server.url + "/chat/completions"))
             return said([*await collect(model), *await collect(model)])
 
     assert await once() == "HiHi"

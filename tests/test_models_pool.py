@@ -295,11 +295,11 @@ def test_each_loop_has_a_pool_of_its_own_and_takes_it_along_when_it_ends() -> No
     async def once() -> None:
         async with provider(OK) as server:
             response = await endpoint.post(httpx.URL(server.url), {}, b"{}", 5)
-            await response.aread()
+            assert await response.read() == b"ok"
             await response.aclose()
             assert endpoint.pool.statistics() == PoolStatistics(in_flight=0, idle=1, opened=1, reused=0)
             [stack] = endpoint.pool._idle.values()
-            sockets.extend(kept.wire.socket for kept in stack)
+            sockets.extend(kept.socket for kept in stack)
 
     trio.run(once)
     trio.run(once)
@@ -314,12 +314,62 @@ async def test_closing_an_endpoint_leaves_it_usable() -> None:
     async with provider(OK) as server:
         for _ in range(2):
             response = await endpoint.post(httpx.URL(server.url), {}, b"{}", 5)
-            await response.aread()
+            assert await response.read() == b"ok"
             await response.aclose()
             await endpoint.aclose()
         await endpoint.aclose()
         assert [seen.connection for seen in server.seen] == [0, 1]
         await settled(server, 0)
+
+
+async def test_an_answer_that_nobody_asked_for_does_not_become_that_of_the_next_request() -> None:
+    pool = Pool()
+    async with provider(Script([head(length=2) + b"ok" + head(length=4) + b"evil"]), OK) as server:
+        assert await fetch(pool, server) == b"ok"
+        assert pool.statistics() == PoolStatistics(in_flight=0, idle=0, opened=1, reused=0)
+        assert await fetch(pool, server) == b"ok"
+        await pool.aclose()
+
+
+async def test_what_came_before_the_body_stopped_being_http_is_given_out_first() -> None:
+    endpoint = Endpoint()
+    body = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\nnonsense\r\n"
+    async with provider(Script([body], "open")) as server:
+        answer = await endpoint.post(httpx.URL(server.url), {}, b"{}", 5)
+        assert await answer.read() == b"ok"
+        with pytest.raises(httpx.RemoteProtocolError):
+            await answer.read()
+        await answer.aclose()
+        assert endpoint.pool.statistics() == PoolStatistics(in_flight=0, idle=0, opened=1, reused=0)
+
+
+async def test_a_server_that_changes_the_protocol_is_refused() -> None:
+    async with provider(Script([b"HTTP/1.1 101 Switching Protocols\r\nupgrade: other\r\n\r\n"])) as server:
+        with pytest.raises(httpx.RemoteProtocolError, match="_SWITCH_UPGRADE"):
+            await fetch(Pool(), server)
+
+
+async def test_heads_of_requests_differ_where_headers_differ_and_few_are_kept() -> None:
+    endpoint = Endpoint()
+    async with provider(OK) as server:
+        url = httpx.URL(server.url)
+        for number in [*range(40), 39]:
+            answer = await endpoint.post(url, {"x-trace": str(number)}, b"{}", 5)
+            assert await answer.read() == b"ok"
+            await answer.aclose()
+        assert [seen.headers["x-trace"] for seen in server.seen] == [str(number) for number in [*range(40), 39]]
+        assert {seen.headers["content-length"] for seen in server.seen} == {"2"}
+        assert len(endpoint._heads) <= 16
+        await endpoint.aclose()
+
+
+@pytest.mark.parametrize("value", ["a\r\nx-evil: 1", "a\nb", "\0", "ü"])
+async def test_a_header_that_no_request_may_hold_is_refused_before_anything_is_sent(value: str) -> None:
+    endpoint = Endpoint()
+    async with provider(OK) as server:
+        with pytest.raises(httpx.LocalProtocolError):
+            await endpoint.post(httpx.URL(server.url), {"x-trace": value}, b"{}", 5)
+        assert (server.connections, server.seen) == (0, [])
 
 
 trustme = pytest.importorskip("trustme")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goliath_actors.abc import ModelDone, ModelEvent, ModelRequest, ModelText, ModelToolCall, ModelUsage
+from goliath_actors.abc import ModelDone, ModelEvent, ModelRequest, ModelText, ModelToolCall, ModelUsage, ToolSpec
 from goliath_actors.errors import ModelError, ModelUnavailable, Refused
 from goliath_actors.models._calls import Calls, Surrogates
 from goliath_actors.models._errors import Scrubber
 from goliath_actors.models._reply import Reply, usage_of
 from goliath_actors.models._sse import Frame
-from goliath_actors.models._wire import encode, request_body
+from goliath_actors.models._wire import Writer, encode, read_json, request_body
 from goliath_actors.values import Message, ToolCall, Usage
 
 
@@ -374,3 +375,66 @@ def test_deep_nesting_is_no_reply() -> None:
 )
 def test_usage_is_what_can_be_or_nothing(reported: object, usage: Usage | None) -> None:
     assert usage_of(reported) == usage
+
+
+# --- what is kept in writing ------------------------------------------------------------------------------------------
+
+texts = st.text(max_size=12) | st.sampled_from(["", " ", "\ud83d", "\x00", "ü\u2028"])
+calls = st.builds(ToolCall, texts, texts, texts | st.just('{"a": 1}'))
+messages = st.builds(
+    Message, st.sampled_from(["system", "user", "assistant", "tool"]), texts, st.lists(calls, max_size=2), texts, texts
+)
+
+
+@given(st.lists(st.lists(messages, max_size=6), min_size=1, max_size=6), st.integers(0, 3000))
+def test_what_a_writer_has_kept_makes_the_same_bytes(histories: list[list[Message]], at_most: int) -> None:
+    writer = Writer(at_most)
+    tool = ToolSpec("t", "d", {"type": "object"})
+    for history in histories:
+        request = ModelRequest("answer", tuple(history), tools=(tool,))
+        assert encode(request_body("m", request, {"top_p": 0.5}, writer)) == encode(
+            request_body("m", request, {"top_p": 0.5})
+        )
+        assert sum(2 * len(data) + 200 for data, _ in [*writer._new.values(), *writer._old.values()]) <= at_most
+
+
+def test_a_setting_may_take_the_place_of_what_was_written() -> None:
+    request = ModelRequest("answer", (Message("user", "hi"),), provider_options={"messages": [], "x": {"a": None}})
+    assert encode(request_body("m", request, {}, Writer())) == (
+        b'{"model":"m","messages":[],"stream":true,"stream_options":{"include_usage":true},"x":{"a":null}}'
+    )
+
+
+def test_a_tool_that_json_cannot_hold_is_refused_as_without_a_writer() -> None:
+    request = ModelRequest("answer", (Message("user", "hi"),), tools=(ToolSpec("t", "d", {"least": float("nan")}),))
+    for writer in (None, Writer()):
+        with pytest.raises(ValueError, match="JSON compliant"):
+            encode(request_body("m", request, {}, writer))
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def _told(read: Any, text: str) -> object:
+    try:
+        return repr(read(text))
+    except ValueError:
+        return "refused"
+
+
+@given(values, st.integers(0, 60), st.text('{}[]",:eE+-.019 \tnul\\\ud800', max_size=3), st.booleans())
+def test_json_is_read_as_the_standard_library_reads_it(value: object, place: int, noise: str, ascii: bool) -> None:
+    text = json.dumps(value, ensure_ascii=ascii)
+    for seen in (text, text[:place] + noise + text[place:]):
+        assert _told(lambda text: read_json(text, json.loads), seen) == _told(json.loads, seen)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1, "a": 2}', "1e400", "123456789012345678901234567890", '"\\ud83d"', "NaN", "[1,]"]
+)
+def test_json_of_the_margins_is_read_as_the_standard_library_reads_it(text: str) -> None:
+    assert _told(lambda text: read_json(text, json.loads), text) == _told(json.loads, text)

@@ -32,7 +32,8 @@ class Surrogates:
 
     def __call__(self, text: str) -> str:
         """Return what of `text`, and of what was held back before, is whole."""
-        text, self._held = self._held + text, ""
+        if self._held:
+            text, self._held = self._held + text, ""
         if text.isascii() or not _SURROGATE.search(text):
             return text
         if "\ud800" <= text[-1] <= "\udbff":

@@ -1,80 +1,193 @@
-"""One connection to a provider: connecting, TLS, and a trio stream in the shape that the client library wants.
+"""One connection to a provider: connecting, TLS, and requests in HTTP/1.1, one after another.
 
-Uses _http; used by _pool.
+Uses _http; used by _pool. Requests are written here, since all of one adapter have the same head but for the length of
+their body; responses are read by h11, which is told of the same request without its body.
 """
 
 from __future__ import annotations
 
 import math
 import ssl
-from typing import Any, TypeAlias, final
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias, final
 
+import attrs
+import h11
 import trio
 
-from ._http import httpcore, httpx
+from ._http import httpx
 
-__all__ = ["CORE_ERRORS", "Wire", "connect", "translate"]
+__all__ = ["NO_LIMITS", "Connection", "Head", "Limits", "connect"]
 
 _Stream: TypeAlias = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 
-CORE_ERRORS = (
-    httpcore.TimeoutException,
-    httpcore.NetworkError,
-    httpcore.ProtocolError,
-    httpcore.UnsupportedProtocol,
-)
+_READ = 64 * 1024
+_HEAD = 100 * 1024  # bytes of the head of a response, and of one line between chunks
+_FRAMING = frozenset({b"content-length", b"transfer-encoding"})
+_END = h11.EndOfMessage()
+
+
+class Limits(NamedTuple):
+    """Seconds for connecting (TLS included), for each read and for the write; None for no limit."""
+
+    connect: float | None = None
+    read: float | None = None
+    write: float | None = None
+
+
+NO_LIMITS = Limits()
+
+
+@attrs.frozen(eq=False)
+class Head:
+    """The head of a request, but for the length of its body; made once for requests that are alike."""
+
+    before_length: bytes
+    event: h11.Request
+
+    @classmethod
+    def of(cls, method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Head:
+        """Write a head. Headers that say how the body is framed are left out: its length is.
+
+        Raises: `httpx.LocalProtocolError` for what no request may hold.
+        """
+        kept = [(name, value) for name, value in headers if name.lower() not in _FRAMING]
+        kept.sort(key=lambda header: header[0].lower() != b"host")
+        try:
+            event = h11.Request(method=method, target=target, headers=[*kept, (b"content-length", b"0")])
+        except h11.LocalProtocolError as error:
+            raise httpx.LocalProtocolError(str(error)) from error
+        lines = [b"%s %s HTTP/1.1" % (event.method, event.target), *(b"%s: %s" % header for header in kept)]
+        return cls(b"\r\n".join([*lines, b"content-length: "]), event)
 
 
 @final
-class Wire(httpcore.AsyncNetworkStream):
-    """A trio stream in the shape that the connection class wants; `received` counts the bytes that came in."""
+class Connection:
+    """A connection that carries one request at a time. `received` counts the bytes that came in."""
+
+    __slots__ = ("_failure", "_over", "_stream", "_wire", "expires_at", "received")
 
     def __init__(self, stream: _Stream) -> None:
         self._stream = stream
+        self._wire = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD)
+        self._over = False
+        self._failure: h11.RemoteProtocolError | None = None
         self.received = 0
-
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        try:
-            if timeout is None:
-                data = bytes(await self._stream.receive_some(max_bytes))
-            else:
-                with trio.fail_after(timeout):
-                    data = bytes(await self._stream.receive_some(max_bytes))
-        except trio.TooSlowError as error:
-            raise httpcore.ReadTimeout(f"no data within {timeout} s") from error
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise httpcore.ReadError(_words(error, "the connection broke off")) from error
-        self.received += len(data)
-        return data
-
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        if not buffer:
-            return
-        try:
-            if timeout is None:
-                await self._stream.send_all(buffer)
-            else:
-                with trio.fail_after(timeout):
-                    await self._stream.send_all(buffer)
-        except trio.TooSlowError as error:
-            raise httpcore.WriteTimeout(f"not sent within {timeout} s") from error
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise httpcore.WriteError(_words(error, "the connection broke off")) from error
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    # Any: the interface of the client library says so.
-    def get_extra_info(self, info: str) -> Any:
-        return self.socket.is_readable() if info == "is_readable" else None
+        self.expires_at = math.inf
 
     @property
     def socket(self) -> trio.socket.SocketType:
         stream = self._stream
         return (stream.transport_stream if isinstance(stream, trio.SSLStream) else stream).socket
 
+    async def request(self, head: Head, content: bytes, limits: Limits) -> h11.Response:
+        """Send one request and return the head of its response; the body is read by `read`.
 
-async def connect(where: httpcore.Origin, timeout: float | None, context: ssl.SSLContext | None) -> Wire:
+        Raises: the client library's transport errors.
+
+        Cancellation: the connection cannot be used again.
+        """
+        self._over = False
+        wire = self._wire
+        wire.send(head.event)
+        wire.send(_END)
+        data = b"%s%d\r\n\r\n%s" % (head.before_length, len(content), content)
+        try:
+            if limits.write is None:
+                await self._stream.send_all(data)
+            else:
+                with trio.fail_after(limits.write):
+                    await self._stream.send_all(data)
+        except trio.TooSlowError as error:
+            raise httpx.WriteTimeout(f"not sent within {limits.write} s") from error
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # a server may refuse a request before it has read it all: what it says tells more than this
+        while True:
+            try:
+                event = wire.next_event()
+            except h11.RemoteProtocolError as error:
+                raise httpx.RemoteProtocolError(str(error)) from error
+            if event is h11.NEED_DATA:
+                if not await self._receive(limits.read):
+                    raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+            elif isinstance(event, h11.Response):
+                return event
+            elif not isinstance(event, h11.InformationalResponse):
+                raise httpx.RemoteProtocolError(f"no response came, but {event!r}")
+
+    def ready(self) -> bytes:
+        """Return what has come of the body and was not returned yet, without waiting; empty if nothing has.
+
+        Raises: `httpx.RemoteProtocolError`, once all in front of what is no HTTP was returned.
+        """
+        if self._over:
+            return b""
+        if self._failure is not None:
+            raise httpx.RemoteProtocolError(str(self._failure)) from self._failure
+        parts: list[bytes] = []
+        try:
+            while (event := self._wire.next_event()) is not h11.NEED_DATA:
+                if isinstance(event, h11.Data):
+                    parts.append(bytes(event.data))
+                else:
+                    self._over = True
+                    break
+        except h11.RemoteProtocolError as error:
+            if not parts:
+                raise httpx.RemoteProtocolError(str(error)) from error
+            self._failure = error
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    @property
+    def over(self) -> bool:
+        """True once the body was returned to its end."""
+        return self._over
+
+    async def read(self, limit: float | None) -> bytes:
+        """Return the next bytes of the body; empty at its end. A checkpoint, unless bytes or the end have come already.
+
+        Arguments: `limit`, seconds, or None.
+
+        Raises: the client library's transport errors.
+
+        Cancellation: the connection cannot be used again.
+        """
+        while not (data := self.ready()) and not self._over:
+            await self._receive(limit)
+        return data
+
+    def renew(self) -> bool:
+        """Make ready for another request; False if there can be none on this connection."""
+        wire = self._wire
+        # Bytes behind the response are an answer that nobody has asked for: they must not become the next one's.
+        if wire.our_state is not h11.DONE or wire.their_state is not h11.DONE or wire.trailing_data[0]:
+            return False
+        wire.start_next_cycle()
+        return True
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._stream.aclose()
+
+    async def _receive(self, limit: float | None) -> int:
+        try:
+            if limit is None:
+                data = await self._stream.receive_some(_READ)
+            else:
+                with trio.fail_after(limit):
+                    data = await self._stream.receive_some(_READ)
+        except trio.TooSlowError as error:
+            raise httpx.ReadTimeout(f"no data within {limit} s") from error
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise httpx.ReadError(_words(error, "the connection broke off")) from error
+        self.received += len(data)
+        self._wire.receive_data(bytes(data))
+        return len(data)
+
+
+async def connect(
+    scheme: bytes, host: str, port: int, timeout: float | None, context: ssl.SSLContext | None
+) -> Connection:
     """Open one connection.
 
     Arguments: `timeout` in seconds for everything up to the end of the TLS handshake (None: no limit); `context` is
@@ -84,11 +197,10 @@ async def connect(where: httpcore.Origin, timeout: float | None, context: ssl.SS
 
     Cancellation: nothing stays open.
     """
-    host = where.host.decode("ascii")
     try:
         with trio.fail_after(math.inf if timeout is None else timeout):
-            plain = await trio.open_tcp_stream(host, where.port)
-            return Wire(plain if context is None else await _secure(plain, host, context))
+            plain = await trio.open_tcp_stream(host, port)
+            return Connection(plain if scheme != b"https" or context is None else await _secure(plain, host, context))
     except trio.TooSlowError as error:
         raise httpx.ConnectTimeout(f"no connection within {timeout:g} s") from error
     except (OSError, trio.BrokenResourceError) as error:
@@ -106,13 +218,6 @@ async def _secure(stream: trio.SocketStream, host: str, context: ssl.SSLContext)
             with trio.CancelScope(shield=True):
                 await stream.aclose()
     return secured
-
-
-def translate(error: Exception) -> httpx.TransportError:
-    """The same error in the words of the upper half, where each has the same name."""
-    kind = getattr(httpx, type(error).__name__, httpx.TransportError)
-    assert issubclass(kind, httpx.TransportError)
-    return kind(_words(error, "the connection failed"))
 
 
 def _words(error: BaseException, otherwise: str) -> str:

@@ -125,8 +125,8 @@ class Report:
         if not isinstance(payload, dict):
             return None
         error = payload.get("error")
-        if error is None and payload.get("errors"):
-            error = payload["errors"]
+        if error is None:
+            error = payload.get("errors") or None
         if error or error == {}:
             return cls.of(error)
         if payload.get("object") == "error" or payload.get("type") == "error":

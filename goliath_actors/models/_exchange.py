@@ -17,7 +17,7 @@ from goliath_actors.errors import BadRequest, ConfigError
 from ._errors import Scrubber, from_exchange, from_response
 from ._http import check_seconds, httpx
 from ._incoming import Decoder, Incoming, Patience
-from ._pool import Endpoint
+from ._pool import Answer, Endpoint
 from ._wire import encode
 
 __all__ = [
@@ -113,20 +113,22 @@ class Exchange:
     connect_timeout: float
     more: MoreHeaders | None = attrs.field(default=None, repr=False)
 
-    async def send(self, body: Mapping[str, object], reply: Decoder, wall_clock: Callable[[], float]) -> Incoming:
-        """Send one request and return its reply, to be read and closed by the caller.
+    async def send(
+        self, body: Callable[[], Mapping[str, object]], reply: Decoder, wall_clock: Callable[[], float]
+    ) -> Incoming:
+        """Send one request, whose body `body` makes, and return its reply, to be read and closed by the caller.
 
         Raises: `ModelError` and its kinds.
 
         Cancellation: the connection is closed.
         """
         try:
-            content = encode(body)
+            content = encode(body())
         except (TypeError, ValueError) as error:
             raise BadRequest(f"the request cannot be written as JSON: {error}", code="not-json") from error
         headers, scrub = self._headers()
         began = trio.current_time()
-        response: httpx.Response | None = None
+        response: Answer | None = None
         with trio.move_on_after(self.patience.first):
             try:
                 response = await self.endpoint.post(self.url, headers, content, self.connect_timeout)

@@ -1,7 +1,7 @@
 """The one seam to the HTTP client library: nothing else in the project imports it.
 
-The client is `httpx2`, the maintained continuation of httpx with the same interface, and
-`httpcore2`, its own lower half (a dependency of `httpx2` at the same version), for the HTTP/1.1 connection class.
+The client is `httpx2`, the maintained continuation of httpx with the same interface. Its addresses, errors and TLS
+settings are used everywhere; its requests and connections only where an application brings a client of its own.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import functools
 import math
 import ssl
 
-import httpcore2 as httpcore
 import httpx2 as httpx
 
 from goliath_actors._version import __version__
 from goliath_actors.errors import ConfigError
 
-__all__ = ["USER_AGENT", "check_seconds", "httpcore", "httpx", "parse_url", "place", "ssl_context"]
+__all__ = ["USER_AGENT", "check_seconds", "httpx", "parse_url", "place", "ssl_context"]
 
 USER_AGENT = f"goliath-actors/{__version__}"
 

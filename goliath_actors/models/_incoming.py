@@ -9,7 +9,7 @@ an event. Each wait has a scope of its own instead, and what is left of the time
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from typing import Protocol, final
 
 import attrs
@@ -20,7 +20,7 @@ from goliath_actors.errors import ModelError, ModelUnavailable
 
 from ._errors import Scrubber
 from ._http import httpx
-from ._pool import close_response
+from ._pool import Answer
 from ._sse import Frame, Framer, FrameTooLarge, JsonLines, ServerSentEvents, WholeBody
 
 __all__ = ["Decoder", "Incoming", "Patience"]
@@ -35,8 +35,10 @@ never ends must not fill the memory."""
 AFTER_FINISH = 5.0
 """Seconds that usage and end marker may take once the finish reason has come; the reply is complete without them."""
 
+BURST = 16
+"""Events of one packet between two passes through the scheduler."""
+
 DRAIN = 0.1
-BURST = 16  # events of one packet between two passes through the scheduler
 """Seconds that the end of the body may take once the reply is complete. It mostly lies in the same packet; reading it
 is what lets the connection be used again, and a server that keeps the body open is not waited for."""
 
@@ -103,41 +105,51 @@ class Decoder(Protocol):
 class Incoming(AsyncIterator[ModelEvent]):
     """The events of one response, for one task. `left` is what is left of the time until the first piece."""
 
-    _response: httpx.Response
+    _answer: Answer
     _reply: Decoder
     _scrub: Scrubber
     _patience: Patience
     # Invariant: seconds of *waiting* until the next piece must have come; a consumer that takes its time uses none.
     _left: float
     _room: int = MAX_REPLY
-    _chunks: AsyncGenerator[bytes, None] = attrs.field(init=False)
     _framer: Framer | None = attrs.field(default=None, init=False)
     _events: deque[ModelEvent] = attrs.field(factory=deque, init=False)
     _error: ModelError | None = attrs.field(default=None, init=False)
     _begun: bool = attrs.field(default=False, init=False)
     _over: bool = attrs.field(default=False, init=False)
     _waiting: bool = attrs.field(default=False, init=False)
+    # Invariant: True once a wait for the body has run out of time; nobody waits for its end a second time.
+    _given_up: bool = attrs.field(default=False, init=False)
     _closed: bool = attrs.field(default=False, init=False)
     _burst: int = attrs.field(default=0, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self._chunks = _bytes_of(self._response)
-
     async def __anext__(self) -> ModelEvent:
-        # Also when events lie ready: a burst in one packet must neither hide a cancellation nor hold up other tasks. A
-        # pass through the scheduler costs more than an event, so not every one of a burst makes one.
-        self._burst = self._burst + 1 if self._events else 0
-        if self._burst % BURST:
-            await trio.lowlevel.checkpoint_if_cancelled()
-        else:
-            await trio.lowlevel.checkpoint()
+        # A checkpoint also when events lie ready: a burst in one packet must neither hide a cancellation nor hold up
+        # other tasks. A pass through the scheduler costs more than an event, so not every one of a burst makes one.
+        if self._events:
+            self._burst += 1
+            if self._burst % BURST:
+                await trio.lowlevel.checkpoint_if_cancelled()
+            else:
+                await trio.lowlevel.checkpoint()
+            return self._events.popleft()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        waited = True
         while not self._events:
             if self._error is not None:
                 raise self._error
             if self._over:
                 raise StopAsyncIteration
-            await self._receive()
+            waited = await self._receive()
+        self._burst = 0
+        if not waited:
+            await trio.lowlevel.checkpoint()
         return self._events.popleft()
+
+    @property
+    def closed(self) -> bool:
+        """True once `aclose` was called."""
+        return self._closed
 
     async def read_error(self) -> bytes:
         """Return the beginning of a body that is an error, as much as comes in time.
@@ -148,7 +160,7 @@ class Incoming(AsyncIterator[ModelEvent]):
         size = 0
         with trio.move_on_after(min(self._left, self._patience.idle)):
             try:
-                while size < ERROR_BODY and (chunk := await anext(self._chunks, None)) is not None:
+                while size < ERROR_BODY and (chunk := await self._answer.read()):
                     parts.append(chunk)
                     size += len(chunk)
             except httpx.HTTPError:
@@ -160,16 +172,20 @@ class Incoming(AsyncIterator[ModelEvent]):
 
         Cancellation: the connection is not kept; `aclose` is still due.
         """
-        await trio.lowlevel.checkpoint()
-        if not self._over or self._error is not None:
+        if not self._drains():
+            await trio.lowlevel.checkpoint()
             return
         size = 0
-        with trio.move_on_after(DRAIN):
+        with trio.move_on_after(DRAIN) as scope:
             try:
-                while size < ERROR_BODY and (chunk := await anext(self._chunks, None)) is not None:
+                while size < ERROR_BODY and (chunk := await self._answer.read()):
                     size += len(chunk)
             except httpx.HTTPError:
                 pass  # the reply is complete; only the connection is lost
+        self._given_up = scope.cancelled_caught
+
+    def _drains(self) -> bool:
+        return self._over and self._error is None and not (self._given_up or self._closed or self._answer.over)
 
     async def aclose(self) -> None:
         """Give the connection back, or close it if the body was not read to its end.
@@ -180,35 +196,42 @@ class Incoming(AsyncIterator[ModelEvent]):
         Cancellation: is done nevertheless; the connection is not kept then.
         """
         try:
-            if not self._closed:
+            if self._drains():
                 await self.drain()
         finally:
             self._closed = True
-            await close_response(self._response, self._chunks)
+            await self._answer.aclose()
 
-    async def _receive(self) -> None:
-        """Wait for the next bytes, and turn them, their end or their absence into events."""
+    async def _receive(self) -> bool:
+        """Turn the next bytes, their end or their absence into events; False if they had come already."""
         if self._waiting:
             # A cancelled wait has closed the connection: what would come now is not the server's doing.
             text = "an earlier wait for this reply was cancelled, so it cannot go on"
             self._fail(ModelUnavailable(text, code="truncated", partial=self._reply.text))
-            return
-        self._waiting = True
-        since = trio.current_time()
-        chunk: bytes | None = None
+            return False
+        chunk = b""
         broken: httpx.HTTPError | None = None
-        with trio.move_on_after(max(0.0, self._left)) as scope:
-            try:
-                chunk = await anext(self._chunks, None)
-            except httpx.HTTPError as error:
-                broken = error
-        self._waiting = False
-        self._left -= trio.current_time() - since
-        if scope.cancelled_caught:
-            self._silent()
-            return
         try:
-            if chunk is not None:
+            chunk = self._answer.ready()
+        except httpx.HTTPError as error:
+            broken = error
+        waits = not chunk and broken is None and not self._answer.over
+        if waits:
+            self._waiting = True
+            since = trio.current_time()
+            with trio.move_on_after(max(0.0, self._left)) as scope:
+                try:
+                    chunk = await self._answer.read()
+                except httpx.HTTPError as error:
+                    broken = error
+            self._waiting = False
+            self._left -= trio.current_time() - since
+            if scope.cancelled_caught:
+                self._given_up = True
+                self._silent()
+                return True
+        try:
+            if chunk:
                 self._decode(chunk)
             elif self._framer is not None:
                 # Also after a broken connection: the end marker may lie there, only its line end is missing.
@@ -218,15 +241,16 @@ class Incoming(AsyncIterator[ModelEvent]):
                 ModelUnavailable(f"the reply is unusable: {error}", code="bad-response", partial=self._reply.text)
             )
         if self._over:
-            return
+            return waits
         if broken is not None:
             said = self._scrub(str(broken), 150)
             self._finish(f"the connection broke off in the middle of the reply: {said}", broken)
-        elif chunk is None or self._reply.ended:
+        elif not chunk or self._reply.ended:
             self._finish("the server ended the stream in the middle of the reply")
         elif self._reply.progress:
             self._begun, self._reply.progress = True, False
             self._left = min(self._patience.idle, AFTER_FINISH) if self._reply.complete else self._patience.idle
+        return waits
 
     def _decode(self, chunk: bytes) -> None:
         self._room -= len(chunk)
@@ -235,7 +259,7 @@ class Incoming(AsyncIterator[ModelEvent]):
         if self._framer is None:
             if not chunk.strip():
                 return
-            self._framer = _framer_for(self._response.headers.get("content-type", ""), chunk)
+            self._framer = _framer_for(self._answer.headers.get("content-type", ""), chunk)
         self._hand_out(self._framer.feed(chunk))
         if isinstance(self._framer, WholeBody) and chunk.strip():
             self._reply.progress = True
@@ -282,12 +306,3 @@ def _framer_for(content_type: str, beginning: bytes) -> Framer:
     if kind in ("application/x-ndjson", "application/ndjson", "application/jsonl"):
         return JsonLines()
     return ServerSentEvents() if beginning.lstrip()[:1] in (b"d", b"e", b"i", b"r", b":") else WholeBody()
-
-
-def _bytes_of(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    if response.headers.get("content-encoding", "identity") != "identity":
-        return response.aiter_bytes()  # was asked not to, and compresses nevertheless
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    chunks = response.stream.__aiter__()
-    assert isinstance(chunks, AsyncGenerator)
-    return chunks

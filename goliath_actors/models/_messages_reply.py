@@ -19,7 +19,7 @@ from ._calls import Calls, Surrogates
 from ._errors import Report, Scrubber, from_report
 from ._reply import read_payload, unusable, usage_of
 from ._sse import Frame
-from ._wire import compact_json
+from ._wire import compact_json, read_json
 
 __all__ = ["MessagesReply"]
 
@@ -86,7 +86,7 @@ class MessagesReply:
         if data == "[DONE]":  # of proxies that know the other dialect better
             self._marked = self.progress = True
             return []
-        payload = read_payload(frame, json.loads, self._scrub, self.text)
+        payload = read_payload(frame, _decode, self._scrub, self.text)
         if payload is None:
             return []
         match payload.get("type"):
@@ -246,3 +246,7 @@ def _part(payload: Payload, name: str) -> Payload:
 
 def _is_count(value: object) -> bool:
     return type(value) is int and value >= 0
+
+
+def _decode(data: str) -> object:
+    return read_json(data, json.loads)

@@ -18,6 +18,7 @@ from goliath_actors.values import Usage
 from ._calls import Calls, Surrogates
 from ._errors import Report, Scrubber, from_report
 from ._sse import Frame
+from ._wire import read_json
 
 __all__ = ["Reply", "read_payload", "unusable", "usage_of"]
 
@@ -76,9 +77,11 @@ class Reply:
         payload = read_payload(frame, _decode, self._scrub, self.text)
         if payload is None:
             return []
-        if "choices" not in payload and "done" in payload:
+        if "done" in payload and "choices" not in payload:
             return self._line(payload)
-        return [*self._choice(_first_choice(payload)), *self._count(payload.get("usage"))]
+        events = self._choice(_first_choice(payload))
+        usage = payload.get("usage")
+        return events if usage is None else [*events, *self._count(usage)]
 
     def feed_whole(self, frame: Frame) -> list[ModelEvent]:
         """Return the events of a reply that came as one body; it is complete then.
@@ -155,7 +158,8 @@ class Reply:
         # Reasoning and whatever else a server streams is no answer, but it shows that the model is at work.
         self.progress = self.progress or any(value for key, value in delta.items() if key != "role")
         events: list[ModelEvent] = []
-        for kind, piece in _parts(delta.get("content")):
+        content = delta.get("content")
+        for kind, piece in [("text", content)] if isinstance(content, str) else _parts(content):
             if kind == "refusal":
                 self._refusal.append(piece)
             elif text := self._whole_text(piece):
@@ -275,9 +279,7 @@ def _first_choice(payload: Mapping[str, object]) -> Mapping[str, object] | None:
 
 
 def _parts(content: object) -> list[tuple[str, str]]:
-    """The pieces of a message's content: a text, or a list of typed parts."""
-    if isinstance(content, str):
-        return [("text", content)]
+    """The pieces of a message's content that is no text: a list of typed parts."""
     if not isinstance(content, list):
         return []
     found: list[tuple[str, str]] = []
@@ -293,5 +295,4 @@ def _parts(content: object) -> list[tuple[str, str]]:
 
 
 def _decode(data: str) -> object:
-    decoded: object = _DECODER.decode(data)
-    return decoded
+    return read_json(data, _DECODER.decode)

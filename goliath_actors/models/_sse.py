@@ -87,6 +87,11 @@ class _Lines:
         self._tail += last
         return [line.rstrip(b"\r\n") for line in lines]
 
+    @property
+    def fresh(self) -> bool:
+        """True where a line begins, and none was cut off in front of it."""
+        return not self._tail and not self._after_cr
+
     def fits(self, line: bytes | None = None) -> bool:
         """Say whether a line, or the unfinished one, is within the limit together with what is held."""
         return len(self._tail if line is None else line) + self.held <= self.limit
@@ -114,7 +119,12 @@ class ServerSentEvents:
 
     def feed(self, chunk: bytes) -> list[Frame]:
         self._check()
-        frames: list[Frame] = []
+        if chunk[-2:] == b"\n\n" and not self._data and not self._event and self._lines.fresh:
+            frames = self._whole(chunk)
+            if frames is not None:
+                self._first = False
+                return frames
+        frames = []
         for line in self._lines.feed(chunk):
             if not self._lines.fits(line):
                 self._too_large = True
@@ -128,6 +138,15 @@ class ServerSentEvents:
         self._too_large = self._too_large or not self._lines.fits()
         if not frames:
             self._check()
+        return frames
+
+    def _whole(self, chunk: bytes) -> list[Frame] | None:
+        """Return the frames of a chunk of whole events, each one line of data: what most are. None for any other."""
+        frames = []
+        for event in chunk[:-2].split(b"\n\n"):
+            if event[:6] != b"data: " or b"\n" in event or b"\r" in event or len(event) > self._lines.limit:
+                return None
+            frames.append(Frame(event[6:].decode("utf-8", "replace")))
         return frames
 
     def close(self) -> list[Frame]:

@@ -6,28 +6,110 @@ Uses the public contracts only; used by openai_chat.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias, final
+
+import attrs
+import msgspec
 
 from goliath_actors.abc import ModelRequest, ToolSpec
 from goliath_actors.values import Message, ToolCall
 
-__all__ = ["arguments_text", "compact_json", "encode", "request_body"]
+__all__ = ["Writer", "Written", "arguments_text", "compact_json", "encode", "read_json", "request_body"]
+
+WRITTEN_AT_MOST = 8 * 1024 * 1024
+"""Bytes of messages that a `Writer` keeps in writing."""
+
+_TOOLS_AT_MOST = 256  # descriptions of tools that a `Writer` keeps in writing; an agent's are the same at each call
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_LOADS = msgspec.json.Decoder().decode
 
 
-def request_body(model: str, request: ModelRequest, settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the body of one request.
+@attrs.frozen(eq=False)
+class Written:
+    """A part of a body that is JSON already."""
+
+    data: bytes
+
+
+_Key: TypeAlias = tuple[object, ...]
+
+
+@final
+class Writer:
+    """Writes the messages and tools of requests, and keeps what it wrote: most of a history comes at each call.
+
+    What is kept is bounded: the newest `at_most` bytes of messages, about half of which are dropped at a time.
+    """
+
+    def __init__(self, at_most: int = WRITTEN_AT_MOST) -> None:
+        self._at_most = at_most // 2
+        # Invariant: `_new` has at most half of the bytes, `_old` what was `_new` before; what is used again moves up.
+        self._new: dict[_Key, tuple[bytes, bool]] = {}
+        self._old: dict[_Key, tuple[bytes, bool]] = {}
+        self._size = 0
+        self._tools: dict[int, tuple[ToolSpec, bytes]] = {}
+
+    def messages(self, messages: Iterable[Message]) -> Written:
+        """Return a JSON array of the messages."""
+        written = [self._message(message) for message in messages]
+        kept = [data for data, worthy in written if worthy]
+        return Written(b"[%s]" % b",".join(kept or [data for data, _ in written]))
+
+    def tools(self, tools: Iterable[ToolSpec]) -> Written:
+        """Return a JSON array of the tools. Raises: as `encode`."""
+        return Written(b"[%s]" % b",".join([self._spec(tool) for tool in tools]))
+
+    def _message(self, message: Message) -> tuple[bytes, bool]:
+        calls = message.tool_calls
+        key: _Key = (message.role, message.text, message.name, message.tool_call_id)
+        if calls:
+            key = (*key, *[(call.id, call.name, call.arguments) for call in calls])
+        known = self._new.get(key)
+        if known is not None:
+            return known
+        known = self._old.get(key)
+        if known is None:
+            entry = _message(message)
+            known = _dump(entry), _worthy(entry)
+        # The key holds the same texts once more: counted as if they were as long.
+        size = 2 * len(known[0]) + 200
+        if size <= self._at_most:
+            self._size += size
+            if self._size > self._at_most:
+                self._old, self._new, self._size = self._new, {}, size
+            self._new[key] = known
+        return known
+
+    def _spec(self, tool: ToolSpec) -> bytes:
+        known = self._tools.get(id(tool))
+        if known is None or known[0] is not tool:
+            if len(self._tools) >= _TOOLS_AT_MOST:
+                self._tools.clear()
+            known = self._tools[id(tool)] = tool, _dump(_tool(tool))
+        return known[1]
+
+
+def request_body(
+    model: str, request: ModelRequest, settings: Mapping[str, object], writer: Writer | None = None
+) -> dict[str, object]:
+    """Return the body of one request, for `encode`.
 
     Arguments: `settings`, the adapter's sampling parameters; the request's own go over them, field by field, and a
-    value of None takes a field out. The request's provider options come last, key by key, as they are.
+    value of None takes a field out. The request's provider options come last, key by key, as they are. With a `writer`
+    messages and tools are `Written`, else plain data.
+
+    Raises: with a `writer`, as `encode`.
     """
     body: dict[str, object] = {
         "model": model,
-        "messages": _messages(request.messages),
+        "messages": _messages(request.messages) if writer is None else writer.messages(request.messages),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
     if request.tools:
-        body["tools"] = [_tool(tool) for tool in request.tools]
+        body["tools"] = [_tool(tool) for tool in request.tools] if writer is None else writer.tools(request.tools)
     if request.schema is not None:
         # No "strict": providers refuse it for schemas with optional fields. What comes back is validated locally.
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "reply", "schema": request.schema}}
@@ -50,7 +132,30 @@ def encode(body: Mapping[str, object]) -> bytes:
 
     Raises: `ValueError`, `TypeError` for what JSON does not have (NaN, objects).
     """
-    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+    if not any(isinstance(value, Written) for value in body.values()):
+        return _dump(body)
+    parts = [
+        b"%s:%s" % (_dump(name), value.data if isinstance(value, Written) else _dump(value))
+        for name, value in body.items()
+    ]
+    return b"{%s}" % b",".join(parts)
+
+
+def _dump(value: object) -> bytes:
+    return _ENCODER.encode(value).encode("utf-8", "replace")
+
+
+def read_json(text: str, otherwise: Callable[[str], Any]) -> object:
+    """Return what `otherwise`, a reader of the standard library's kind, would; sooner for what is strictly JSON.
+
+    Raises: what `otherwise` raises; `RecursionError`.
+    """
+    try:
+        value: object = _LOADS(text)
+    except (msgspec.DecodeError, ValueError):
+        # Also what is no JSON and read nevertheless: NaN, lone halves of surrogate pairs.
+        value = otherwise(text)
+    return value
 
 
 def compact_json(value: object) -> str:
@@ -68,13 +173,12 @@ def _cap(body: dict[str, object], limit: int) -> None:
 def _messages(messages: Iterable[Message]) -> list[dict[str, object]]:
     written = [_message(message) for message in messages]
     # Servers refuse a whole request for one message without content. A tool's answer must stay, its call asks for it.
-    kept = [entry for entry in written if entry["role"] == "tool" or "tool_calls" in entry or _has_text(entry)]
-    return kept or written
+    return [entry for entry in written if _worthy(entry)] or written
 
 
-def _has_text(entry: Mapping[str, object]) -> bool:
+def _worthy(entry: Mapping[str, object]) -> bool:
     content = entry["content"]
-    return isinstance(content, str) and bool(content.strip())
+    return entry["role"] == "tool" or "tool_calls" in entry or (isinstance(content, str) and bool(content.strip()))
 
 
 def _message(message: Message) -> dict[str, object]:

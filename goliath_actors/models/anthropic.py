@@ -145,9 +145,11 @@ class AnthropicMessages:
         try:
             yield incoming
             # Only after a normal end of the block: nobody who was cancelled or has failed waits for this.
-            await incoming.drain()
+            if not incoming.closed:
+                await incoming.drain()
         finally:
-            await incoming.aclose()
+            if not incoming.closed:
+                await incoming.aclose()
 
     async def aclose(self) -> None:
         """Close the idle connections of the current trio loop. The model stays usable.
@@ -160,7 +162,7 @@ class AnthropicMessages:
         body, reply_tool = messages_body(self.model, request, self._settings, self.max_tokens)
         taken = (call.id for message in request.messages for call in message.tool_calls)
         reply = MessagesReply(self._exchange.scrub, taken, reply_tool)
-        return await self._exchange.send(body, reply, self._wall_clock)
+        return await self._exchange.send(lambda: body, reply, self._wall_clock)
 
 
 def _base_path(path: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeAlias, final
 
 import attrs
@@ -17,7 +17,7 @@ from goliath_actors.errors import ConfigError, FallbackError
 from goliath_actors.values import Exchange, FallbackRequest, Step
 
 from ._http import check_seconds, httpx, parse_url, place
-from ._pool import Endpoint, StaleConnection, close_response
+from ._pool import Endpoint, StaleConnection
 from ._wire import encode
 
 __all__ = ["HeaderSource", "HttpFallback"]
@@ -121,18 +121,17 @@ class HttpFallback:
             response = await self._endpoint.post(self._url, headers, content, None)
         where = place(self._url)
         parts: list[bytes] = []
-        chunks: AsyncGenerator[bytes, None] = response.aiter_bytes()
         try:
             if not response.is_success:
                 raise FallbackError(f"the fallback at {where} answered with HTTP {response.status_code}")
             size = 0
-            async for chunk in chunks:
+            while chunk := await response.read():
                 parts.append(chunk)
                 size += len(chunk)
                 if size > MAX_ANSWER:
                     raise FallbackError(f"the fallback at {where} answered with more than {MAX_ANSWER} bytes")
         finally:
-            await close_response(response, chunks)
+            await response.aclose()
         return b"".join(parts)
 
 

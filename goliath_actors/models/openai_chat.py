@@ -18,13 +18,12 @@ import attrs
 from goliath_actors.abc import ModelEvent, ModelRequest
 from goliath_actors.errors import ConfigError
 
-from ._errors import Scrubber
 from ._exchange import Exchange, MoreHeaders, as_settings, check_headers, check_key, check_options, scrubber
 from ._http import httpx, parse_url, place
 from ._incoming import Incoming, Patience
 from ._pool import Endpoint
 from ._reply import Reply
-from ._wire import request_body
+from ._wire import Writer, request_body
 
 __all__ = ["OpenAIChat"]
 
@@ -89,10 +88,9 @@ class OpenAIChat:
     _more: MoreHeaders | None = attrs.field(alias="headers", default=None, converter=check_headers, kw_only=True)
     _http: httpx.AsyncClient | None = attrs.field(alias="http", default=None, kw_only=True)
     _url: httpx.URL = attrs.field(init=False)
-    _headers: dict[str, str] = attrs.field(init=False)
-    _scrub: Scrubber = attrs.field(init=False)
-    _patience: Patience = attrs.field(init=False)
     _endpoint: Endpoint = attrs.field(init=False)
+    _exchange: Exchange = attrs.field(init=False)
+    _writer: Writer = attrs.field(factory=Writer, init=False)
     # For the dates in `Retry-After`; an attribute so that a test can stand at any of them.
     _wall_clock: Callable[[], float] = attrs.field(default=time.time, init=False)
 
@@ -102,13 +100,14 @@ class OpenAIChat:
         base = self._base_url if self._base_url is not None else os.environ.get("OPENAI_BASE_URL") or PUBLIC_URL
         url, basic = parse_url("base_url", base)
         self._url = url.copy_with(path=f"{_base_path(url.path)}/chat/completions")
-        self._headers = {"accept": "text/event-stream, application/json", "accept-encoding": "identity"}
+        headers = {"accept": "text/event-stream, application/json", "accept-encoding": "identity"}
         key = check_key(self._api_key if self._api_key is not None else os.environ.get("OPENAI_API_KEY", ""))
         if key or basic:
-            self._headers["authorization"] = f"Bearer {key}" if key else basic or ""
-        self._scrub = scrubber(key, basic, url, self._more)
-        self._patience = Patience(self.first_token_timeout, self.idle_timeout, place(self._url))
+            headers["authorization"] = f"Bearer {key}" if key else basic or ""
+        patience = Patience(self.first_token_timeout, self.idle_timeout, place(self._url))
         self._endpoint = Endpoint(self._http)
+        scrub = scrubber(key, basic, url, self._more)
+        self._exchange = Exchange(self._endpoint, self._url, headers, scrub, patience, self.connect_timeout, self._more)
 
     @property
     def name(self) -> str:
@@ -141,9 +140,11 @@ class OpenAIChat:
         try:
             yield incoming
             # Only after a normal end of the block: nobody who was cancelled or has failed waits for this.
-            await incoming.drain()
+            if not incoming.closed:
+                await incoming.drain()
         finally:
-            await incoming.aclose()
+            if not incoming.closed:
+                await incoming.aclose()
 
     async def aclose(self) -> None:
         """Close the idle connections of the current trio loop. The model stays usable.
@@ -153,8 +154,9 @@ class OpenAIChat:
         await self._endpoint.aclose()
 
     async def _send(self, request: ModelRequest) -> Incoming:
-        reply = Reply(self._scrub, (call.id for message in request.messages for call in message.tool_calls))
-        exchange = Exchange(
-            self._endpoint, self._url, self._headers, self._scrub, self._patience, self.connect_timeout, self._more
-        )
-        return await exchange.send(request_body(self.model, request, self._settings), reply, self._wall_clock)
+        taken = (call.id for message in request.messages for call in message.tool_calls)
+        reply = Reply(self._exchange.scrub, taken)
+        return await self._exchange.send(lambda: self._body(request), reply, self._wall_clock)
+
+    def _body(self, request: ModelRequest) -> Mapping[str, object]:
+        return request_body(self.model, request, self._settings, self._writer)
