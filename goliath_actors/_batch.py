@@ -51,7 +51,7 @@ class Round:
     def of(cls, work: Work, made: Sequence[ToolCall], offered: Mapping[str, Tool], refusal: str | None = None) -> Round:
         """Read the arguments of every call.
 
-        Arguments: `offered`, the tools that the model was told about; `refusal`, why none of the calls may run.
+        Arguments: `offered`, the tools that may be called; `refusal`, why none of the calls may run.
         """
         calls = [_read(work, call, offered, refusal) for call in made]
         # What could be read of the arguments is kept beside their text.

@@ -37,7 +37,7 @@ PROBLEM_CHARS = 300
 LAST_STEP = (
     "This is the last step: no tools can be used any more. Answer now, with what is known, and say what is missing."
 )
-NO_STEPS_LEFT = "Not executed: no steps are left."
+NO_STEPS_LEFT = "Not executed: the run had no steps left."  # read by later runs: this one asks its model no more
 EMPTY_REPLY = "Your last reply was empty. Answer, or call a tool."
 GO_ON = "Go on."
 
@@ -47,7 +47,11 @@ GO_ON = "Go on."
 
 @attrs.frozen(eq=False)
 class Thought:
-    """An assembled message that the hooks let stand. `output` is the typed value of a structured answer."""
+    """An assembled message that the hooks let stand.
+
+    `offered` are the tools that its calls are looked up in, `refusal` why none of them may run; `output` is the typed
+    value of a structured answer.
+    """
 
     plan: Plan
     offered: dict[str, Tool]
@@ -286,11 +290,11 @@ class Thinker:
                 return _Rejected(f"Your last reply was not valid: {words}. Reply again.", error=error)
         name = plan.calls[0].name if len(plan.calls) == 1 else None
         work.journal.emit(PlanMade, index=len(work.journal.steps), plan_kind=plan.kind, tool=name)
-        refusal = CUT_OFF if asked.reply.cut_off else None
-        if self.last and refusal is None:
-            refusal = NO_STEPS_LEFT
+        offered, refusal = asked.offered, CUT_OFF if asked.reply.cut_off else None
+        if self.last:  # nothing was offered, and still a call of a tool that the agent has is to be told as one
+            offered, refusal = dict(work.tools), refusal or NO_STEPS_LEFT
         finish = asked.reply.response.finish_reason
-        return Thought(plan, asked.offered, refusal, output, {"finish_reason": finish})
+        return Thought(plan, offered, refusal, output, {"finish_reason": finish})
 
     # --- compaction -------------------------------------------------------------------------------------------------
 

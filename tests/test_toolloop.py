@@ -344,7 +344,7 @@ async def test_a_model_that_never_stops_calling_is_stopped_with_a_text_and_a_clo
     entries = await history(store, agent)
     check_closed(entries)
     assert [step.status for step in result.steps] == ["executed"] * 7 + ["failed", "executed"]
-    assert entries[-2].message.text.startswith("There is no tool named 'look'")
+    assert entries[-2].message.text == "Not executed: the run had no steps left."
 
 
 # --- verdicts -------------------------------------------------------------------------------------------------------
