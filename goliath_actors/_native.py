@@ -20,7 +20,7 @@ from ._request import say
 from ._rewrites import before_rewrite as ask_before_rewrite
 from ._stream import Screen
 from ._thinking import Said, Thinker, Thought
-from ._transcript import Draft, Transcript
+from ._transcript import CONTINUED, STEER, Draft, Transcript
 from ._waiting import WaitingCall
 from ._work import Ending, Work
 from .abc import Entry
@@ -43,7 +43,6 @@ __all__ = ["NativeRun"]
 
 NEW_MESSAGE = "Not done: instead of an answer there came a new message."
 COMPLETED = "Not done: the run was completed without waiting for it."
-STEER = "steer"  # key of an entry's private data: the id of the run that the text would have become
 OUT_OF_STEPS = "I could not finish this within the steps that one run may take."
 
 
@@ -251,7 +250,7 @@ class NativeRun:
 
     async def _follow(self, way: Any) -> None:
         if isinstance(way, Continue) and self._next_steer() is None:  # T6: users outrank hooks
-            await self._store(Message("user", way.text), {"continued": True})
+            await self._store(Message("user", way.text), {CONTINUED: True})
 
     def _correct(self, text: str) -> None:
         """What is out and is not what was stored is replaced before the reader's eyes (T9)."""

@@ -26,10 +26,12 @@ from .hooks import BeforeAppend
 from .threads import APPENDED
 from .values import Message, ToolCall
 
-__all__ = ["CURSOR", "Draft", "Transcript", "is_ask"]
+__all__ = ["CONTINUED", "CURSOR", "STEER", "Draft", "Transcript", "is_ask"]
 
 PAGE = 200  # entries read at a time
-CURSOR = "compaction"  # key of a record's private data: {"through": last summarised entry, "summary": its entry}
+CURSOR = "compaction"  # key of a record's private data: {"through": the last entry that was summarised}
+STEER = "steer"  # key of an entry's private data: the id of the run that a text that was handed in would have become
+CONTINUED = "continued"  # key of an entry's private data: a hook goes on with this text
 
 INTERRUPTED = (
     "Interrupted: the run ended before a result was recorded. It may have taken effect: look before doing it again."
@@ -134,22 +136,22 @@ class Transcript:
         """Read from the newest summary on."""
         transcript = cls(work, History(work.known, counts=PromptCounts(work.counter)))
         if work.record.entries_count:
-            newest_first = await transcript._pages()
+            newest_first = await transcript._back_to(_cursor(work.record.private).get("through"))
             transcript.history.last_id = newest_first[0].id if newest_first else None
             for entry in reversed(newest_first):
                 transcript._take(entry)
         return transcript
 
-    async def _pages(self) -> list[Entry]:
-        """Return the entries from the newest back to the one behind the newest summary's range."""
+    async def _back_to(self, entry_id: str | None) -> list[Entry]:
+        """Return what the store has behind an entry, newest first, the hidden as well as the shown; all if there is no
+        such entry."""
         work, found = self.work, list[Entry]()
-        through = _cursor(work.record.private).get("through")
         before: int | None = None
         anchor: int | None = None
         while True:
             page = await work.store.entries(work.key, before=before, limit=PAGE, anchor=anchor)
             for entry in reversed(page.entries):
-                if entry.id == through:
+                if entry.id == entry_id:
                     return found
                 found.append(entry)
             if page.next is None:
@@ -294,7 +296,7 @@ class Transcript:
         entry_id = f"{self.work.journal.run_id}-{self._number}"
         entry = Entry(entry_id, time.time(), "summary", message, private=dict(summary.private))
         hidden = {known.id: (known.transcript_visible, False) for known in gone}
-        cursor = {"through": gone[-1].id, "summary": entry.id}
+        cursor = {"through": gone[-1].id}
         self._unsure = (entry,)
         await commit(
             self.work,
@@ -323,7 +325,7 @@ class Transcript:
         Cancellation: honoured; it is wholly done or not at all.
         """
         with self.work.journal.origin("memory"):
-            gone = {entry.id for entry in await self._stored_behind(ask)}
+            gone = {entry.id for entry in await self._back_to(ask.id)}
         summaries = [entry for entry in self.kept[:1] if entry.role == "summary" and entry.id in gone]
         copies = tuple(
             attrs.evolve(copy, role="summary")
@@ -332,8 +334,6 @@ class Transcript:
 
         def change(record: Record) -> Change:
             kept = {key: value for key, value in {**record.private, **private}.items() if key != WAITING}
-            if copies:
-                kept[CURSOR] = {**_cursor(record.private), "summary": copies[0].id}
             merged = {**record.metadata, **metadata} if metadata else UNSET
             return Change(metadata=merged, private=kept, append=copies, truncate_after=ask.id)
 
@@ -353,25 +353,10 @@ class Transcript:
         found out. Never raises an `Exception`."""
         behind: list[Entry] | None = None
         try:
-            behind = await self._stored_behind(ask)
+            behind = await self._back_to(ask.id)
         except Exception as error:  # noqa: BLE001  # an exception from here would replace the one that is passing
             self.work.journal.emit_closing(MemoryError, error=describe(error))
         return behind is not None and all(entry.role == "summary" for entry in behind)
-
-    async def _stored_behind(self, ask: Entry) -> list[Entry]:
-        """Return what lies behind an entry in the store, the hidden as well as the shown."""
-        found: list[Entry] = []
-        before: int | None = None
-        anchor: int | None = None
-        while True:
-            page = await self.work.store.entries(self.work.key, before=before, limit=PAGE, anchor=anchor)
-            for entry in reversed(page.entries):
-                if entry.id == ask.id:
-                    return found
-                found.append(entry)
-            if page.next is None:
-                return found
-            before, anchor = page.next, page.anchor
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -426,12 +411,12 @@ class Transcript:
                     self._take(entry)
             return ()
         # A text that was handed in and is not there becomes a run of its own, so it is not stored here.
-        return tuple(entry for entry in unsure if entry.role == "user" and "steer" not in entry.private)
+        return tuple(entry for entry in unsure if entry.role == "user" and STEER not in entry.private)
 
 
 def is_ask(entry: Entry) -> bool:
     """Say whether a user said this: not a hook that goes on with a text, nor an application that notes one."""
-    return entry.role == "user" and not any(map(entry.private.get, ("continued", APPENDED)))
+    return entry.role == "user" and not any(map(entry.private.get, (CONTINUED, APPENDED)))
 
 
 def _appending(record: Record, entries: tuple[Entry, ...]) -> Change:
