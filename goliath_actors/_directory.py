@@ -20,7 +20,7 @@ from ._subagent import Delegate
 from ._threads import ToolThreads
 from .errors import ConfigError
 
-__all__ = ["Directory", "with_subagents"]
+__all__ = ["Directory", "check_subagents", "with_subagents"]
 
 FORGET_BATCH = 1000  # conversations a tick, about a millisecond: many may have fallen idle in the same moment
 
@@ -43,6 +43,19 @@ def with_subagents(agents: Sequence[Agent[Any]]) -> tuple[Agent[Any], ...]:
             if isinstance(tool.execute, Delegate) and isinstance(tool.execute.agent, Agent):
                 pending.append(tool.execute.agent)
     return tuple(found.values())
+
+
+def check_subagents(agents: Sequence[Agent[Any]]) -> None:
+    """Refuse agents that are tools only since a lifespan was entered: nobody has entered theirs (T14).
+
+    Raises: `ConfigError` if `agents` do not have all of them.
+    """
+    late = [repr(agent.name) for agent in with_subagents(agents) if not any(agent is known for known in agents)]
+    if late:
+        raise ConfigError(
+            f"{', '.join(late)} came as a tool with an extension's lifespan, too late to be in the runtime; give it to "
+            "open_runtime beside the agents that ask it"
+        )
 
 
 @final

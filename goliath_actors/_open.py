@@ -18,7 +18,7 @@ import trio
 from ._acceptance import Acceptance
 from ._agent import Agent, check_live_tools, check_seconds
 from ._arguments import check_count
-from ._directory import with_subagents
+from ._directory import check_subagents, with_subagents
 from ._doors import Doors
 from ._engine import Engine
 from ._journal import single
@@ -147,6 +147,7 @@ async def _opened(
             async with hold_all([*held, *closing(everybody), *lifespans(everybody)]):
                 for agent in everybody:
                     check_live_tools(agent)
+                check_subagents(everybody)
                 async with trio.open_nursery() as outer:
                     # No `outer.start`: interrupted, it waits for the host, which is shielded and ends only at the
                     # watcher's word, which has it from `outer`.

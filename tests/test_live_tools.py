@@ -91,6 +91,18 @@ async def test_wrong_tools_of_a_lifespan_keep_the_runtime_from_opening_and_it_is
     assert extension.known == ()
 
 
+async def test_an_agent_that_a_lifespan_brings_as_a_tool_must_have_been_given(autojump_clock: MockClock) -> None:
+    librarian = Agent(name="librarian", model=ScriptedModel(["Borges."]), loop=ToolLoop())
+    late = Late(librarian.as_tool())
+    with pytest.raises(ConfigError, match="^'librarian' came as a tool with an extension's lifespan, .* open_runtime"):
+        async with open_runtime(agent_of(late=late)):
+            raise AssertionError("opened")
+    assert late.known == ()
+    agent = agent_of(tool_calls(("librarian", {"ask": "Who?"})), "done", late=late)
+    async with open_runtime(agent, librarian) as runtime:
+        assert (await runtime.run("go", agent=agent)).steps[0].result == "Borges."
+
+
 async def test_an_agents_own_tool_may_require_one_that_comes_later(autojump_clock: MockClock) -> None:
     own = Tool(name="own", description="x", execute=lambda input: "own", requires=["look"])
     async with open_runtime(agent_of(late=Late(look), tools=[own])) as runtime:
