@@ -189,6 +189,12 @@ async def test_types_and_functions_say_otherwise() -> None:
     assert heard == [("odd", "a", "b"), ("odd", "a", "c")]
 
 
+async def test_an_error_of_a_runtime_inside_a_model_is_one_like_any_other() -> None:
+    """C6a: whatever leaves a model is the provider's failure, whatever its type."""
+    error = GoliathExtensionError("inside", "before_tool")
+    assert await said(Fallbacks([scripted("a", error), scripted("b", "B")], when=GoliathExtensionError)) == "B"
+
+
 async def test_a_refusal_never_goes_to_another_model_whatever_the_rule_says() -> None:
     hidden = away()
     hidden.__cause__ = ExceptionGroup("inside", [Refused("no")])

@@ -22,7 +22,6 @@ from goliath_actors.errors import (
     BadRequest,
     ConfigError,
     ContextOverflow,
-    GoliathExtensionError,
     ModelUnavailable,
     RateLimited,
     Refused,
@@ -68,7 +67,8 @@ class Fallbacks:
         that returns a bool. None: `ModelUnavailable` and `RateLimited`, also where they are not retryable. With a
         `ContextOverflow` among the types, a prompt that was too long goes to the first model whose `window` is known
         to be larger. Whatever this says, a refusal (`Refused`, also as the cause of another error) is never taken to
-        another model, and neither is a mistake of a test or of an extension.
+        another model, and neither is a script that has run out (`ScriptExhausted`). An error of this library out of a
+        model, which may have a runtime inside it, is an error like any other.
       probe_every: seconds on trio's clock for which a model that failed is passed over, less if its error has a shorter
         `retry_after`. Then one request is let through to it, while the others still pass it over: if it answers, it
         has its place again. 0: nothing is passed over.
@@ -319,12 +319,12 @@ def _is_outage(error: Exception) -> bool:
 
 
 def _is_final(error: Exception) -> bool:
-    """True for what no rule may take to another model: a refusal among the causes, a mistake of a test or a hook."""
+    """True for what no rule may take to another model: a refusal or a test's mistake, also among the causes."""
     link: BaseException | None = error
     for _ in range(CAUSES):
         if link is None:
             return False
-        if any(isinstance(leaf, (Refused, ScriptExhausted, GoliathExtensionError)) for leaf in _leaves(link)):
+        if any(isinstance(leaf, (Refused, ScriptExhausted)) for leaf in _leaves(link)):
             return True
         link = link.__cause__
     return False
