@@ -27,7 +27,16 @@ from .hooks import Extension
 from .tools import Confirmed, Tool
 from .values import FallbackAnswer
 
-__all__ = ["Agent", "output_schema"]
+__all__ = [
+    "Agent",
+    "Parts",
+    "check_facts",
+    "check_live_tools",
+    "check_on_event",
+    "check_seconds",
+    "output_schema",
+    "parts_of",
+]
 
 if TYPE_CHECKING:
     # With a default, an `Agent` may be named without its context type; typing has none before Python 3.13.
@@ -60,6 +69,18 @@ def output_schema(spec: Any) -> OutputSchema | None:
         raise
     except Exception as error:
         raise ConfigError(f"output: {spec!r} has no JSON schema ({error}); give a type or a schema mapping") from error
+
+
+@attrs.frozen(eq=False)
+class Parts:
+    """What is made of a definition when it is constructed, and is nobody's to set."""
+
+    # Which extension implements which row of the hook table.
+    roster: Roster
+    # The token counter in use.
+    counter: TokenCounter
+    # The checker of structured answers, None for prose.
+    schema: OutputSchema | None
 
 
 @final
@@ -102,16 +123,11 @@ class Agent(Generic[C]):
     on_event: Callable[[Any], object] | None = None
     token_counter: TokenCounter | Callable[[str], int] | str | None = None
 
-    roster: Roster = attrs.field(init=False)
-    """Which extension implements which row; made on construction."""
+    _parts: Parts = attrs.field(init=False)
     _fixed_table: Mapping[str, Tool] = attrs.field(init=False)
     # The extensions with their tools; None where `tools` is a property, which is read anew for each run (H11).
     _contributed: tuple[tuple[Extension[C], tuple[Tool, ...] | None], ...] = attrs.field(init=False)
     _live: bool = attrs.field(init=False)
-    counter: TokenCounter = attrs.field(init=False)
-    """The token counter in use; resolved on construction."""
-    schema: OutputSchema | None = attrs.field(init=False)
-    """The checker of structured answers; made on construction."""
 
     def __attrs_post_init__(self) -> None:
         put = object.__setattr__
@@ -127,7 +143,7 @@ class Agent(Generic[C]):
         if not isinstance(self.instructions, str):
             raise ConfigError(f"Agent(instructions=...) must be a string, not {type(self.instructions).__name__}")
         put(self, "extensions", _as_tuple("Agent(extensions=...)", self.extensions))
-        put(self, "roster", Roster.of(self.extensions))
+        roster = Roster.of(self.extensions)
         put(self, "tools", _as_tuple("Agent(tools=...)", self.tools))
         put(self, "_contributed", tuple((one, _fixed_tools(one)) for one in self.extensions))
         put(self, "_live", any(fixed is None for _, fixed in self._contributed))
@@ -136,12 +152,12 @@ class Agent(Generic[C]):
         put(self, "examples", tuple(_example(example) for example in examples))
         self._check_loop()
         self._check_callables()
-        put(self, "counter", resolve_counter(self.token_counter, self.model))
-        put(self, "schema", output_schema(self.output))
+        counter = resolve_counter(self.token_counter, self.model)
+        put(self, "_parts", Parts(roster, counter, output_schema(self.output)))
 
     def __repr__(self) -> str:
-        tools = ", ".join(self.tool_table)
-        return f"<Agent {self.name!r} model={self.model.name!r} tools=[{tools}] extensions={list(self.roster.names)}>"
+        tools, extensions = ", ".join(self.tool_table), list(self._parts.roster.names)
+        return f"<Agent {self.name!r} model={self.model.name!r} tools=[{tools}] extensions={extensions}>"
 
     def as_tool(
         self,
@@ -258,6 +274,11 @@ class Agent(Generic[C]):
         check_seconds("Agent(confirm_timeout=...)", self.confirm_timeout)
         if self.confirm is None:
             _check_confirmed(self._fixed_table)
+
+
+def parts_of(agent: Agent[Any]) -> Parts:
+    """Return what is behind a definition, for the rooms that run it."""
+    return agent._parts
 
 
 def _check_requires(table: Mapping[str, Tool]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, final
 
 import trio
 
-from ._agent import Agent
+from ._agent import Agent, parts_of
 from ._conversation import Actor, Entry, Turns
 from ._directory import Directory, with_subagents
 from ._envelope import Envelope, Job, Wait, WaitForAll, current_run
@@ -126,7 +126,7 @@ class Engine:
     def panel(self, entry: Entry, run: Envelope) -> Panel:
         """Return the extensions of a run."""
         agent = entry.agent
-        return Panel(agent.roster, run.journal, run.ask, agent.name, run.context, run.submit, run.is_ending)
+        return Panel(parts_of(agent).roster, run.journal, run.ask, agent.name, run.context, run.submit, run.is_ending)
 
     def _over(self, actor: Actor, envelope: Envelope | Job) -> None:
         """The head is over: the next envelope has its turn, or the conversation is idle."""

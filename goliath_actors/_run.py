@@ -13,7 +13,7 @@ from typing import Any, Literal
 import attrs
 import trio
 
-from ._agent import Agent, check_facts
+from ._agent import Agent, check_facts, parts_of
 from ._callables import call_with
 from ._decisions import RunStopped
 from ._entrance import before_run
@@ -196,7 +196,7 @@ def make_work(
     corner: Corner,
 ) -> Work:
     """Gather the pieces of a run: the agent's, with what the ask says for itself in front."""
-    options = run.options
+    options, parts = run.options, parts_of(agent)
     window = getattr(agent.loop, "window", None)
     facts: Mapping[str, str] = FrozenDict() if callable(agent.facts) else agent.facts
     return Work(
@@ -209,7 +209,7 @@ def make_work(
         examples=tuple(agent.examples),
         model=agent.model,
         tools=agent.tool_table,
-        counter=agent.counter,
+        counter=parts.counter,
         window=_narrowed(window, agent.model) if isinstance(window, int) else 0,
         store=store,
         key=key,
@@ -221,7 +221,7 @@ def make_work(
         confirm=agent.confirm if options.confirm is None else options.confirm,
         confirm_timeout=agent.confirm_timeout if options.confirm_timeout is None else options.confirm_timeout,
         fallback=agent.fallback,
-        output=agent.schema if options.output is None else options.output,
+        output=parts.schema if options.output is None else options.output,
         finish_timeout=options.finish_timeout,
         entry="run" if options.answers is None else "resume",
         answers=options.answers or _NO_ANSWERS,
