@@ -9,7 +9,7 @@ import attrs
 import pytest
 from playwright.sync_api import Browser, expect
 
-from goliath_actors import Agent, Conductor
+from goliath_actors import Agent, Conductor, Extension
 from goliath_actors._cli.assistant import Notebook, make_assistant
 from goliath_actors._cli.demo_model import DemoModel
 
@@ -330,6 +330,32 @@ def test_an_error_says_what_to_do_and_retry_asks_again(browser: Browser, site: S
         notice.get_by_role("button", name="Retry").click()
         page.wait_text("Better now.")
         page.wait_idle()
+
+
+def test_a_reload_shows_what_failed_and_how_with_both_loops(browser: Browser) -> None:
+    def failing(model: Puppet) -> Agent[Any]:
+        return Agent(name="planner", model=model, loop=Conductor(), extensions=[Refuses()])
+
+    class Refuses(Extension[Any]):
+        name = "refuses"
+
+        def before_run(self, ctx: Any, question: Any) -> None:
+            if "fail" in question.ask:
+                raise RuntimeError("out of cheese")
+
+    with open_site(failing) as site, open_page(browser, site.url) as page:
+        site.answer("please fail", [RuntimeError("out of cheese")])
+        for agent in ("assistant", "planner"):
+            page.page.locator("#agent").select_option(agent)
+            page.page.get_by_role("link", name="New conversation").click()
+            page.send("please fail")
+            expect(page.page.locator(".notice.error")).to_contain_text("out of cheese")
+            page.wait_idle()
+            before = page.shown()
+            assert [kind for kind, _ in before] == ["bubble", "notice"]
+            page.page.reload()
+            page.page.locator(".notice.error").wait_for()
+            assert page.shown() == before
 
 
 def test_two_tabs_show_the_same_run_as_it_happens(browser: Browser, site: Site) -> None:

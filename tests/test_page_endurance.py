@@ -329,15 +329,35 @@ def test_a_full_mailbox_is_said_and_the_message_can_be_sent_again(browser: Brows
         site.wait_reached("half")
         other = "fetch('/v1/conversations/' + location.hash.split('/')[2] + '/runs', {method: 'POST', headers: {'Content-Type': 'application/json'}, body: JSON.stringify({ask: 'from elsewhere', wait: false, detach: true})})"  # noqa: E501
         page.page.evaluate(other)
+        page.wait_text("from elsewhere", ".bubble")
+        page.send("One too many")
+        notice = page.page.locator(".notice.error")
+        expect(notice).to_contain_text("Too many messages are waiting")
+        site.open("half")
+        page.wait_text("You said: from elsewhere")
+        page.wait_idle()
+        notice.get_by_role("button", name="Retry").click()
+        page.wait_text("You said: One too many")
+        assert page.asks() == ["Wait", "from elsewhere", "One too many"]
+
+
+def test_a_text_that_the_running_answer_cannot_take_comes_back_into_the_field(browser: Browser, site: Site) -> None:
+    site.answer("Wait", [Hold("half"), "done"])
+
+    def full(route: Route) -> None:
+        problem = '{"title": "too many asks are waiting", "status": 429, "detail": "try again later"}'
+        route.fulfill(status=429, content_type="application/problem+json", body=problem, headers={"retry-after": "1"})
+
+    with open_page(browser, site.url, quiet=False) as page:
+        page.context.route("**/steer?*", full)
+        page.send("Wait")
+        site.wait_reached("half")
+        page.page.locator("#main[data-busy=true] .doing:visible").wait_for()
         page.send("One too many")
         expect(page.page.locator("#toasts")).to_contain_text("Too many messages are waiting")
         expect(page.page.locator("#ask")).to_have_value("One too many")  # it is not lost
         site.open("half")
         page.wait_text("done")
-        page.wait_text("from elsewhere")
-        page.wait_idle()
-        page.page.press("#ask", "Enter")
-        page.wait_text("You said: One too many")
 
 
 AGENT = """

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from goliath_actors import Agent, ToolLoop, tool
+from goliath_actors import Agent, Conductor, Extension, ToolLoop, tool
 from goliath_actors.abc import Change
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import Gate, ScriptedModel, tool_calls
@@ -99,3 +100,42 @@ async def test_who_followed_a_run_is_told_its_end_by_the_next_server(tmp_path: P
         assert [(one.event, one.data["status"], one.data["reason"]) for one in sent] == [
             ("run-finished", "aborted", "shutdown")
         ]
+
+
+class Refuses(Extension[Any]):
+    name = "refuses"
+
+    def before_run(self, ctx: Any, question: Any) -> None:
+        if question.ask == "first":
+            raise RuntimeError("out of cheese")
+
+
+async def test_a_conversation_says_which_of_its_last_asks_got_no_answer_and_why() -> None:
+    gate = Gate()
+    model = ScriptedModel([gate.then("never"), RuntimeError("gone"), "fine"])
+    planned = Agent(name="assistant", model=model, loop=Conductor(), extensions=[Refuses()])
+    async with open_web(planned) as web:
+        await web.ask("first")
+        stopped = (await web.ask("second", wait=False, detach=True)).json()["run_id"]
+        await gate.wait_reached()
+        await web.client.post(f"/v1/conversations/c/runs/{stopped}/abort", json={})
+        assert (await web.ask("third")).json()["status"] == "completed"
+        assert (await web.ask("fourth")).json()["result"]["text"] == "fine"
+        rows = (await web.client.get("/v1/conversations/c")).json()["unanswered"]
+        history = (await web.client.get("/v1/conversations/c/history")).json()["entries"]
+    assert [
+        (
+            row["ask"],
+            row["status"],
+            row["reason"],
+            (row["error"] or {}).get("detail"),
+            (row["abort"] or {}).get("cause"),
+        )
+        for row in rows
+    ] == [
+        ("first", "error", None, "extension 'refuses' in before_run: out of cheese", None),
+        ("second", "aborted", None, "the run was aborted (requested) in answer: the client asked for it", "requested"),
+        ("third", "completed", "model-error", None, None),
+    ]
+    assert all(row["at"] > 1_700_000_000 for row in rows)
+    assert [entry["text"] for entry in history] == ["fourth", "fine"]

@@ -37,6 +37,7 @@ log = logging.getLogger("goliath_actors.server")
 
 PREFIX: Final = ":server/"
 KEEP_ENDED: Final = 16  # ends of runs on record for a conversation
+KEEP_ASK: Final = 2_000  # characters of the ask of a run that gave no answer
 RETRIES: Final = 20  # of a commit that another one overtook
 ALIVE: Final = ":server-alive/"
 LIFE: Final = 15.0  # seconds after which a process that says nothing counts as dead
@@ -129,7 +130,7 @@ class Ledger:
             private = {**record.private, "open": opened}
             if acceptance.instead_of is not None:
                 opened.pop(acceptance.instead_of, None)
-                private["ended"] = _ended(record, _restarted(acceptance.instead_of, acceptance.run.id))
+                private["ended"] = _ended(record, _restarted(acceptance.instead_of, acceptance.run.id, {}))
             metadata = dict(record.metadata)
             metadata.setdefault("title", clip_title(acceptance.ask))
             metadata.setdefault("created_at", now)
@@ -186,7 +187,10 @@ class Ledger:
 
         def change(record: Record) -> Change:
             opened = {name: row for name, row in record.private.get("open", {}).items() if name != run_id}
-            ended = _ended(record, {"run_id": run_id, **outcome})
+            result = outcome["result"]
+            silent = result is None or not (result["text"].strip() or result["waiting"])
+            asked = _asked(record, run_id) if silent else {}
+            ended = _ended(record, {"run_id": run_id, **outcome, **asked})
             metadata = {**record.metadata, "last_at": time.time()}
             return Change(private={**record.private, "open": opened, "ended": ended}, metadata=metadata)
 
@@ -204,7 +208,10 @@ class Ledger:
             opened = {name: row for name, row in record.private.get("open", {}).items() if name not in closed}
             private = {**record.private, "open": opened}
             for run_id in closed:
-                private["ended"] = _ended(attrs.evolve(record, private=private), _restarted(run_id, None))
+                private["ended"] = _ended(
+                    attrs.evolve(record, private=private),
+                    _restarted(run_id, None, _asked(record, run_id)),
+                )
             return Change(private=private)
 
         if closed:
@@ -311,7 +318,15 @@ def _ended(record: Record, row: Mapping[str, Any]) -> list[Any]:
     return [*kept, dict(row)][-KEEP_ENDED:]
 
 
-def _restarted(run_id: str, followed_by: str | None) -> dict[str, Any]:
+def _asked(record: Record, run_id: str) -> dict[str, Any]:
+    """Return what an open run was asked, and when, for the record of its end: a history may never hear of it."""
+    row = record.private.get("open", {}).get(run_id)
+    if row is None or row["kind"] not in ("run", "steer"):
+        return {}
+    return {"ask": row["ask"][:KEEP_ASK], "at": row["at"]}
+
+
+def _restarted(run_id: str, followed_by: str | None, asked: Mapping[str, Any]) -> dict[str, Any]:
     words = "the server was restarted before it began" if followed_by else "the server ended while it was going on"
     return {
         "run_id": run_id,
@@ -321,6 +336,7 @@ def _restarted(run_id: str, followed_by: str | None) -> dict[str, Any]:
         "abort": {"cause": "shutdown", "reason": "restart", "phase": None},
         "followed_by": followed_by,
         "seq": 0,
+        **asked,
     }
 
 

@@ -158,6 +158,19 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         ),
         confirmations=_list(_object("A question that is open.", run_id=TEXT, **_QUESTION)),
         waiting_calls=_list(_ref("WaitingCall")),
+        unanswered=_list(
+            _object(
+                "One of the last asks without an answer; of a long one its first 2000 characters. `reason` is of a run "
+                "that completed without a text.",
+                run_id=TEXT,
+                ask=TEXT,
+                at=NUMBER,
+                status=_one_of("completed", "stopped", "error", "aborted"),
+                reason=_or_null(TEXT),
+                error=_or_null(_object("What ended it.", type=TEXT, detail=TEXT)),
+                abort=_or_null(_ABORT),
+            )
+        ),
         can=_CAN,
     ),
     "Conversations": _object(

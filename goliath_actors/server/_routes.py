@@ -257,6 +257,7 @@ class Routes:
                     for question in hosted.questions.values()
                 ],
                 "waiting_calls": await self._waiting_calls(record),
+                "unanswered": _unanswered(record),
                 "can": {name: self.hosting.can_resume(place.agent) for name in ("steer", "resume", "regenerate")},
             }
         )
@@ -384,6 +385,15 @@ class Routes:
             "confirmations": [],
             "links": _links(place, row["run_id"]),
         }
+
+
+def _unanswered(record: Record) -> list[dict[str, Any]]:
+    """Return the asks of the last runs that gave no answer, and why: a history may not hold them."""
+    rows = [row for row in record.private.get("ended", ()) if "ask" in row and row["followed_by"] is None]
+    names = ("run_id", "ask", "at", "status", "error", "abort")
+    return [
+        {**{name: plain(row[name]) for name in names}, "reason": (row["result"] or {}).get("reason")} for row in rows
+    ]
 
 
 def _active_data(hosted: Hosted) -> dict[str, Any]:

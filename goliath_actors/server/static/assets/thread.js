@@ -89,6 +89,7 @@ export class Thread {
       const page = await insist("GET", this.url("/history", { limit: PAGE }), { signal });
       if (signal.aborted) return;
       this._page(page, begun);
+      this._unanswered(status.unanswered ?? []);
       this._answersAgain(status.runs ?? []);
       this.version = status.last_at;
       await this._take(status);
@@ -125,6 +126,31 @@ export class Thread {
     });
     this.closed.signal.removeEventListener("abort", end);
     return at;
+  }
+
+  /** Show the last asks that got no answer, and why: the history may not hold them. */
+  _unanswered(rows) {
+    for (const row of rows) {
+      // What is further up is shown, if at all, as the history has it.
+      if (this.older !== null && row.at < (this.turns[0]?.at ?? 0)) continue;
+      const known = this.turns.findLast((turn) => turn.ask?.slice(0, row.ask.length) === row.ask && turn.at >= row.at - 2);
+      if (known && !known.unanswered) continue;
+      let turn = known;
+      if (known) known.parts.replaceChildren();
+      else {
+        turn = new Turn(this.context, { ask: row.ask, at: row.at });
+        const after = this.turns.findIndex((one) => one.at > row.at);
+        const at = after < 0 ? this.turns.length : after;
+        if (after < 0) this.ui.list.append(turn.el);
+        else this.turns[after].el.before(turn.el);
+        this.turns.splice(at, 0, turn);
+      }
+      turn.unanswered = false;
+      turn.runId = row.run_id;
+      if (row.reason) turn.take({ kind: "escalate", reason: row.reason });
+      turn.finish({ ...row, reason: row.abort?.cause ?? row.error?.type ?? row.reason });
+    }
+    this._last();
   }
 
   /** A run that answers anew stands in the place of the last answer. */
@@ -240,7 +266,7 @@ export class Thread {
     if (this.busy || this.sending || this.closed.signal.aborted) return;
     // A run of this page is on record a moment after its last event: that alone is no news.
     const own = Date.now() - this.ended < SETTLING && !strange;
-    if (!own || !this._shows(page)) this._renew(page);
+    if (!own || !this._shows(page)) this._renew(page, status.unanswered ?? []);
   }
 
   /** Whether every ask at the end of a history is shown here. */
@@ -255,13 +281,14 @@ export class Thread {
   }
 
   /** Something changed that this page did not see happen: show it anew. */
-  _renew(page) {
+  _renew(page, unanswered) {
     const { stick } = this;
     for (const turn of this.turns) turn.el.remove();
     this.turns = [];
     this.cut = [];
     this.anchor = null;
     this._page(page);
+    this._unanswered(unanswered);
     const last = this.turns.at(-1);
     if (last) for (const call of this.waiting) last.wait(call);
     this._top();

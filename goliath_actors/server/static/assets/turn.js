@@ -63,6 +63,8 @@ export class Turn {
     this.context = context;
     this.runId = runId;
     this.ask = ask;
+    this.at = at ?? 0; // when it was asked
+    this.unanswered = false; // the history has the ask alone
     this.cards = new Map();
     this.piece = null;
     this.pieces = [];
@@ -340,6 +342,7 @@ export class Turn {
     }
     this.status = "completed";
     if (entries.length === 0) {
+      this.unanswered = true;
       this._put(notice("There is no answer to this: it was stopped, or it failed.", {
         actions: [button({ text: "Retry", label: "Retry", icon: "again", kind: "plain small", onclick: () => this.context.retry(this) })],
       }));
