@@ -81,6 +81,23 @@ async def test_with_a_conversation_the_last_message_is_the_ask_and_history_is_th
         assert [one["text"] for one in entries] == ["kept", "One.", "kept", "Two."]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_conversation_may_have_an_id_of_any_alphabet(stream: bool) -> None:
+    said = {"model": "assistant", "stream": stream, "messages": [{"role": "user", "content": "Hi."}]}
+    async with open_web(agent("One.", "Two.")) as web:
+        for more, headers in (
+            ({"metadata": {"conversation_id": "日本"}}, {}),
+            ({}, {b"x-conversation-id": "日本".encode()}),
+        ):
+            response = await web.client.post("/v1/chat/completions", json={**said, **more}, headers=headers)
+            assert response.status_code == 200
+            assert dict(response.headers.raw)[b"x-conversation-id"] == "日本".encode()
+        listed = (await web.client.get("/v1/conversations")).json()["conversations"]
+        assert [one["id"] for one in listed] == ["日本"]
+        wrong = await web.client.post("/v1/chat/completions", json=said, headers={b"x-conversation-id": b"\xff"})
+        assert wrong.status_code == 422
+
+
 async def test_without_a_conversation_the_request_is_one_and_is_forgotten() -> None:
     own = agent("Yes.")
     async with open_web(own) as web, open_client(web) as client:

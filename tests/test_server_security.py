@@ -236,7 +236,7 @@ async def test_a_page_that_points_its_own_name_here_reaches_nothing(host: str, c
         assert response.status_code == code
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://[", ""])
 async def test_a_page_of_another_origin_changes_nothing(origin: str) -> None:
     async with open_web(agent("Hello.")) as web:
         for method, path, body in EVERYTHING:
@@ -294,6 +294,15 @@ async def test_the_page_s_policy_allows_its_own_files_alone() -> None:
         assert "unsafe" not in policy
         for path in ("/assets/../_tokens.py", "/assets/%2e%2e/_tokens.py", "/assets/..%2f..%2f_tokens.py"):
             assert await status(web, "GET", path) == 404
+
+
+async def test_ids_that_are_no_text_are_refused_and_not_one_conversation() -> None:
+    async with open_web(agent("Hello.")) as web:
+        for wrong in ("%FF", "%FE", "%ED%A0%80"):
+            response = await web.client.post(f"/v1/conversations/{wrong}/runs", json={"ask": "Hi."})
+            assert (response.status_code, response.json()["field"]) == (422, "id")
+        asked = await web.client.post("/v1/conversations/%EF%BF%BD/runs", json={"ask": "Hi."})
+        assert asked.json()["conversation_id"] == "\ufffd"
 
 
 # --- requests -------------------------------------------------------------------------------------------------------
@@ -366,7 +375,7 @@ async def test_a_body_that_never_ends_or_never_comes_is_cut_off() -> None:
         ("/v1/conversations/" + "x" * 257, 422),
         ("/v1/conversations/a%00b", 422),
         ("/v1/conversations/a%2Fb", 404),
-        ("/v1/conversations/%FF", 404),
+        ("/v1/conversations/%FF", 422),
         ("/v1/conversations/c/history?limit=0", 422),
         ("/v1/conversations/c/history?limit=201", 422),
         ("/v1/conversations/c/history?before=-1", 422),

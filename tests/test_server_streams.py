@@ -134,6 +134,33 @@ async def stopped_reader(web: Any, path: str, body: Any) -> Raw:
     return raw
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/conversations/c/runs", {"ask": "Hi."}),
+        ("/v1/chat/completions", {"model": "agent", "stream": True, "messages": [{"role": "user", "content": "Hi."}]}),
+    ],
+)
+async def test_a_connection_that_is_to_close_behind_a_stream_closes(path: str, body: Any) -> None:
+    """Proxies that speak HTTP/1.0, or close behind each request, take the end of the connection for the stream's."""
+    async with open_web(talker("Hello.")) as web:
+        raw = await web.connect()
+        await raw.send("POST", path, body, accept="text/event-stream", connection="close")
+        with trio.fail_after(10):
+            assert (await raw.read_to_end()).endswith(b"0\r\n\r\n")
+
+
+async def test_a_connection_takes_another_request_behind_a_stream() -> None:
+    async with open_web(talker("Hello.")) as web:
+        raw = await web.connect()
+        for count in (1, 2, 3):
+            await raw.send("POST", "/v1/conversations/c/runs", {"ask": "Hi."}, accept="text/event-stream")
+            while raw.read.count(b"\r\n0\r\n\r\n") < count:
+                piece = await raw.stream.receive_some(65536)
+                assert piece, "the connection ended"
+                raw.read += piece
+
+
 BIG = "x" * 100_000
 
 

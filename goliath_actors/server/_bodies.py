@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Annotated, Any, Final, Literal, TypeVar
+from urllib.parse import unquote
 
 import msgspec
 import trio
@@ -23,6 +24,7 @@ __all__ = [
     "check_conversation_id",
     "check_query",
     "conversation_id",
+    "header_text",
     "idempotency_key",
     "last_event_id",
     "query_int",
@@ -166,7 +168,26 @@ def conversation_id(request: Request) -> str:
 
     Raises: `Problem` for one that may not be.
     """
+    # Servers put one character for whatever is no UTF-8, so that different ids would name one conversation.
+    try:
+        unquote((request.scope.get("raw_path") or b"").decode("ascii"), errors="strict")
+    except UnicodeDecodeError:
+        raise Problem("invalid", "a conversation's id is UTF-8, percent-encoded", field="id") from None
     return check_conversation_id(request.path_params["id"])
+
+
+def header_text(request: Request, name: str) -> str | None:
+    """Return a header that may hold any character, which is UTF-8.
+
+    Raises: `Problem` for what is none.
+    """
+    found = request.headers.get(name)
+    if found is None:
+        return None
+    try:
+        return found.encode("latin-1").decode("utf-8")
+    except UnicodeDecodeError:
+        raise Problem("invalid", "it is UTF-8", field=name) from None
 
 
 def check_conversation_id(found: str) -> str:

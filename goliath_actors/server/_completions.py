@@ -21,7 +21,7 @@ from goliath_actors import Agent, Run, RunResult
 from goliath_actors.errors import RunAborted
 from goliath_actors.events import Answer, Event, Retraction, TextDelta
 
-from ._bodies import check_conversation_id, idempotency_key, read_json
+from ._bodies import check_conversation_id, header_text, idempotency_key, read_json
 from ._hosting import Asking, Hosted, Hosting, Visitor
 from ._problems import Problem, run_problem
 from ._recovery import Recovery
@@ -89,7 +89,7 @@ class Completions:
         body = await read_json(request, ChatBody, config.max_body, config.body_timeout)
         agent = self._agent(body.model)
         _check(body)
-        named = request.headers.get("x-conversation-id") or (body.metadata or {}).get("conversation_id")
+        named = header_text(request, "x-conversation-id") or (body.metadata or {}).get("conversation_id")
         fresh = named is None
         conversation_id = f"chatcmpl-{secrets.token_hex(12)}" if named is None else check_conversation_id(named)
         asking = Asking(
@@ -106,7 +106,9 @@ class Completions:
             raise Problem("conflict", "the run of this Idempotency-Key ended too long ago to be told again")
         if fresh:
             self.hosting.nursery.start_soon(self._forget, hosted)
-        headers = {"x-run-id": hosted.id, "x-conversation-id": conversation_id}
+        # A header is told in UTF-8, as it is read; Starlette would write Latin-1, and fail at most alphabets.
+        named_back = conversation_id.encode("utf-8", "replace").decode("latin-1")
+        headers = {"x-run-id": hosted.id, "x-conversation-id": named_back}
         left: Callable[[], None] = (lambda: None) if again else (lambda: hosted.run.abort("the client left"))
         if body.stream:
             usage = body.stream_options is not None and bool(body.stream_options.include_usage)

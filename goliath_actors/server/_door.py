@@ -137,7 +137,7 @@ class Guard:
         if self._hosts is not None and _name_of(host) not in self._hosts:
             return Problem("wrong-host", "this server is asked under the name of this machine alone")
         origin = headers.get("origin")
-        if origin is None or allowed or method in _READING or urlsplit(origin).netloc == host:
+        if origin is None or allowed or method in _READING or _place_of(origin) == host:
             return None
         return Problem("forbidden", "pages of other origins may not ask here (cors_origins allows some)")
 
@@ -149,6 +149,14 @@ class Guard:
             headers["access-control-allow-origin"] = origin
             headers["access-control-expose-headers"] = _CORS_EXPOSED
             headers.add_vary_header("Origin")
+
+
+def _place_of(origin: str) -> str | None:
+    """Return an origin's host and port, None for what is no origin."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # such as "http://["
+        return None
 
 
 def _name_of(host: str) -> str:

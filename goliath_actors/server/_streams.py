@@ -73,11 +73,14 @@ class StreamResponse(Response):
                     async for piece in pieces:
                         await send({"type": "http.response.body", "body": piece, "more_body": True})
                 complete = True
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
                 nursery.cancel_scope.cancel()
         finally:
             if not complete:
                 self._left()
+        # Outside, since a server tells of a disconnect while it still closes or recycles the connection behind the last
+        # piece: cancelled in there by `watch`, it would leave the connection open for good.
+        if complete:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _disconnected(receive: Callable[[], Awaitable[Message]]) -> None:
