@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import trio
 
-from goliath_actors import Agent, Conductor, ToolLoop, tool
+from goliath_actors import Agent, Conductor, Extension, ToolLoop, tool
+from goliath_actors.hooks import HookContext, OnFinish
 from goliath_actors.server import ServerConfig, Visitor, ask_client
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import FailingStore, Gate, ScriptedModel, tool_calls
@@ -323,3 +324,55 @@ async def test_a_planned_agent_cannot_be_steered_resumed_or_asked_anew_and_says_
             response = await web.client.post(f"/v1/conversations/c/{door}", json=body)
             assert response.status_code == 409
             assert "ToolLoop" in response.json()["detail"]
+
+
+class Held(Extension[Any]):
+    """Holds runs that were aborted in their observer."""
+
+    name = "held"
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+
+    async def on_finish(self, ctx: HookContext[Any], question: OnFinish) -> None:
+        if question.outcome.status == "aborted":
+            await self.gate.pass_through()
+
+
+async def test_an_ask_behind_a_deletion_is_not_deleted_along() -> None:
+    """It was acknowledged: its run can be found, its conversation is listed, and its key does not run it again."""
+    held, first, second = Held(), Gate(), Gate()
+    own = Agent(
+        model=ScriptedModel([first.then("one"), second.then("two")]), loop=ToolLoop(), extensions=[held], name="agent"
+    )
+    key = {"idempotency-key": "k"}
+    asked: list[Any] = []
+    answered = trio.Event()
+    async with open_web(own) as web, trio.open_nursery() as nursery:
+
+        async def delete() -> None:
+            assert (await web.client.delete("/v1/conversations/c")).status_code == 204
+
+        async def ask() -> None:
+            body = {"ask": "again", "detach": True, "wait": False}
+            asked.append(await web.client.post("/v1/conversations/c/runs", json=body, headers=key))
+            answered.set()
+
+        await web.ask("Hi.", detach=True, wait=False)
+        await first.wait_reached()
+        nursery.start_soon(delete)
+        await held.gate.wait_reached()
+        nursery.start_soon(ask)
+        while web.server.runtime.statistics().accepted < 2:
+            await web.client.get("/healthz")
+        held.gate.open()
+        await second.wait_reached()
+        second.open()
+        await answered.wait()
+        run_id = asked[0].json()["run_id"]
+        await web.server._hosting.wait_kept()
+        assert (await web.client.get(f"/v1/conversations/c/runs/{run_id}")).json()["result"]["text"] == "two"
+        listed = (await web.client.get("/v1/conversations")).json()["conversations"]
+        assert [(one["id"], one["title"]) for one in listed] == [("c", "again")]
+        await ask()
+        assert (asked[1].json()["run_id"], asked[1].headers["idempotent-replayed"]) == (run_id, "true")

@@ -186,8 +186,8 @@ class Completions:
         if hosted.run.outcome is not None and not self.hosting.draining:
             asking = hosted.asking
             try:
-                await self.hosting.runtime.conversation(asking.inner_id, asking.agent).forget()
-                await self.hosting.ledger.forget(asking.key)
+                conversation = self.hosting.runtime.conversation(asking.inner_id, asking.agent)
+                await self.hosting.forget(conversation, asking.key)
             except Exception as error:  # noqa: BLE001  # a store's; what is left is a conversation more in the list
                 self.hosting.note(f"{asking.conversation_id} could not be forgotten", error)
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, final
 import attrs
 import trio
 
-from goliath_actors import Agent, Run, Runtime, ToolLoop, approve_all
+from goliath_actors import Agent, Conversation, Run, Runtime, ToolLoop, approve_all
 from goliath_actors.errors import StoreError
 from goliath_actors.events import Event, RunFinished
 from goliath_actors.tools import Confirmed, ConfirmRequest
@@ -412,16 +412,23 @@ class Hosting:
             self._quiet = trio.Event()
             await self._quiet.wait()
 
-    async def forget(self, key: str) -> None:
-        """Forget a conversation whose runs are over: its record here, and its runs.
+    async def forget(self, conversation: Conversation, key: str) -> None:
+        """Abort what goes on in a conversation, and forget it with its record here and its runs. What is accepted
+        meanwhile is another conversation's beginning.
 
-        Cancellation: its record may be gone.
+        Raises: what the store raised.
+
+        Cancellation: the conversation may be gone, its record is not.
         """
-        for hosted in self.active(key):  # their ends are about to be put on record
-            await hosted.kept.wait()
-        for run_id in [name for name, hosted in self._runs.items() if hosted.asking.key == key]:
-            del self._runs[run_id]
-        await self.ledger.forget(key)
+        before: list[str] = []
+
+        async def forget() -> None:
+            before.extend(run_id for run_id, hosted in self._runs.items() if hosted.asking.key == key)
+            await conversation.forget()
+
+        await self.ledger.forget(key, forget)
+        for run_id in before:
+            self._runs.pop(run_id, None)
 
     @property
     def unready(self) -> str | None:

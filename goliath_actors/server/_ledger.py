@@ -17,7 +17,7 @@ import os
 import random
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, final
 from urllib.parse import quote
 
@@ -66,6 +66,8 @@ class Acceptance:
     # The earlier run that this one is done in the place of, after a restart.
     instead_of: str | None = None
     begun: bool = False
+    # Its conversation was forgotten behind it: it is on record no more.
+    gone: bool = False
     error: Exception | None = None
     recorded: trio.Event = attrs.Factory(trio.Event)
 
@@ -112,7 +114,9 @@ class Ledger:
         Cancellation: the run may be on record, and stays held.
         """
 
-        def change(record: Record) -> Change:
+        def change(record: Record) -> Change | None:
+            if acceptance.gone:
+                return None
             opened = dict(record.private.get("open", {}))
             if acceptance.instead_of is not None and acceptance.instead_of not in opened:
                 raise StoreConflict(f"{acceptance.instead_of} was taken up by another process")
@@ -179,13 +183,15 @@ class Ledger:
         acceptance.begun = True
 
     async def end(self, acceptance: Acceptance, outcome: Mapping[str, Any]) -> None:
-        """Put a run's end on record.
+        """Put a run's end on record, unless its conversation was forgotten meanwhile.
 
         Raises: what the store raised.
         """
         run_id = acceptance.run.id
 
-        def change(record: Record) -> Change:
+        def change(record: Record) -> Change | None:
+            if acceptance.gone and run_id not in record.private.get("open", {}):
+                return None
             opened = {name: row for name, row in record.private.get("open", {}).items() if name != run_id}
             result = outcome["result"]
             silent = result is None or not (result["text"].strip() or result["waiting"])
@@ -226,9 +232,20 @@ class Ledger:
         entry = await self.store.find(key, idempotency_key)
         return None if entry is None else (str(entry.private["run_id"]), str(entry.private["body"]))
 
-    async def forget(self, key: str) -> None:
-        """Delete a conversation's record here."""
+    async def forget(self, key: str, conversation: Callable[[], Awaitable[None]]) -> None:
+        """Delete a conversation by `conversation`, which refuses or accepts that at once, and then its record here.
+
+        What is accepted meanwhile comes behind it and is put on record afterwards: it must not be deleted along.
+
+        Raises: what `conversation` and the store raised; then the record stays.
+
+        Cancellation: the record stays.
+        """
         async with self._lock(key):
+            for acceptance in self._accepted.values():
+                if acceptance.key == key:
+                    acceptance.gone = True
+            await conversation()
             await self.store.forget(key)
 
     async def listed(self, prefix: str, after: str | None, limit: int) -> list[Listed]:
@@ -298,12 +315,14 @@ class Ledger:
             lock = self._locks[key] = trio.Lock()
         return lock
 
-    async def _update(self, key: str, change: Callable[[Record], Change]) -> Record:
+    async def _update(self, key: str, change: Callable[[Record], Change | None]) -> Record:
         # In this process one at a time; another process may still come between, hence the version and the retries.
         async with self._lock(key):
             for attempt in range(RETRIES):
                 record = await self.store.load(key)
                 changed = change(record)  # what it refuses is refused for good
+                if changed is None:
+                    return record
                 try:
                     return await self.store.commit(key, changed, expect=record.version)
                 except StoreConflict:

@@ -284,8 +284,7 @@ class Routes:
         """`DELETE /v1/conversations/{id}`: abort what goes on in it, and forget it."""
         place = self._place(request, visitor)
         await self._known(place)
-        await self._conversation(place).forget()
-        await self.hosting.forget(place.key)
+        await self.hosting.forget(self._conversation(place), place.key)
         return Response(None, 204)
 
     # --- what they share --------------------------------------------------------------------------------------------
