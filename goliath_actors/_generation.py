@@ -144,6 +144,11 @@ class Generation:
 
     async def _show(self, source: AsyncIterator[ModelEvent]) -> ModelResponse:
         """Send a reply through `transform_stream`; what comes out is what is emitted and returned (T9)."""
+        if not self.work.panel.hears("transform_stream"):
+            async for event in source:
+                if isinstance(event, ModelText) and event.text:
+                    self.screen.show(event.text)
+            return self.heard.response(self.heard)
         out = Heard()
         async with self.work.panel.pipe("transform_stream", source, self.scope, self.verdicts) as stream:
             async for event in stream:

@@ -144,28 +144,25 @@ class Source:
         try:
             if self._iterator is None:
                 self._iterator = aiter(self._events)
-            event = await anext(self._iterator, _END)
-            if event is _END and heard.finish is None:
-                raise ModelUnavailable("the stream ended before the reply was complete", partial=heard.text)
-            if event is not _END and not isinstance(event, ModelEvent):
+            event: ModelEvent = await self._iterator.__anext__()
+            if not isinstance(event, ModelEvent):
                 raise ModelError(f"the model yielded {type(event).__name__}, which is no model event")
+        except StopAsyncIteration:
+            if heard.finish is not None:
+                raise
+            heard.error = ModelUnavailable("the stream ended before the reply was complete", partial=heard.text)
+            raise heard.error from None
         except Exception as error:
             heard.error = error
             raise
-        if event is _END:
-            raise StopAsyncIteration
-        noted: ModelEvent = event
-        heard.take(noted)
-        return noted
+        heard.take(event)
+        return event
 
     async def aclose(self) -> None:
         """Close the model's iterator, if it can be closed."""
         close = getattr(self._events if self._iterator is None else self._iterator, "aclose", None)
         if close is not None:
             await close()
-
-
-_END: Any = object()
 
 
 @attrs.define(eq=False)

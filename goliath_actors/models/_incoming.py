@@ -133,17 +133,15 @@ class Incoming(AsyncIterator[ModelEvent]):
             else:
                 await trio.lowlevel.checkpoint()
             return self._events.popleft()
+        self._burst = 0
         await trio.lowlevel.checkpoint_if_cancelled()
-        waited = True
         while not self._events:
             if self._error is not None:
                 raise self._error
             if self._over:
                 raise StopAsyncIteration
-            waited = await self._receive()
-        self._burst = 0
-        if not waited:
-            await trio.lowlevel.checkpoint()
+            # Does not wait for what came with the head of the response: that was waited for a moment ago.
+            await self._receive()
         return self._events.popleft()
 
     @property
@@ -202,21 +200,20 @@ class Incoming(AsyncIterator[ModelEvent]):
             self._closed = True
             await self._answer.aclose()
 
-    async def _receive(self) -> bool:
-        """Turn the next bytes, their end or their absence into events; False if they had come already."""
+    async def _receive(self) -> None:
+        """Turn the next bytes, their end or their absence into events."""
         if self._waiting:
             # A cancelled wait has closed the connection: what would come now is not the server's doing.
             text = "an earlier wait for this reply was cancelled, so it cannot go on"
             self._fail(ModelUnavailable(text, code="truncated", partial=self._reply.text))
-            return False
+            return
         chunk = b""
         broken: httpx.HTTPError | None = None
         try:
             chunk = self._answer.ready()
         except httpx.HTTPError as error:
             broken = error
-        waits = not chunk and broken is None and not self._answer.over
-        if waits:
+        if not chunk and broken is None and not self._answer.over:
             self._waiting = True
             since = trio.current_time()
             with trio.move_on_after(max(0.0, self._left)) as scope:
@@ -229,7 +226,7 @@ class Incoming(AsyncIterator[ModelEvent]):
             if scope.cancelled_caught:
                 self._given_up = True
                 self._silent()
-                return True
+                return
         try:
             if chunk:
                 self._decode(chunk)
@@ -241,7 +238,7 @@ class Incoming(AsyncIterator[ModelEvent]):
                 ModelUnavailable(f"the reply is unusable: {error}", code="bad-response", partial=self._reply.text)
             )
         if self._over:
-            return waits
+            return
         if broken is not None:
             said = self._scrub(str(broken), 150)
             self._finish(f"the connection broke off in the middle of the reply: {said}", broken)
@@ -250,7 +247,6 @@ class Incoming(AsyncIterator[ModelEvent]):
         elif self._reply.progress:
             self._begun, self._reply.progress = True, False
             self._left = min(self._patience.idle, AFTER_FINISH) if self._reply.complete else self._patience.idle
-        return waits
 
     def _decode(self, chunk: bytes) -> None:
         self._room -= len(chunk)
