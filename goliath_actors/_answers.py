@@ -19,6 +19,8 @@ from ._questions import (
     BeforeRewrite,
     BeforeRun,
     BeforeTool,
+)
+from ._verdicts import (
     MetadataPatch,
     PlanPatch,
     RunPatch,

@@ -20,7 +20,6 @@ from ._questions import (
     AfterTools,
     AroundModel,
     AroundTool,
-    Ask,
     BeforeAppend,
     BeforeCompact,
     BeforeFallback,
@@ -30,6 +29,16 @@ from ._questions import (
     BeforeRewrite,
     BeforeRun,
     BeforeTool,
+    OnError,
+    OnFinish,
+    Question,
+    ResolveContext,
+    StreamControl,
+    TransformStream,
+)
+from ._table import HOOKS, Composition, Row
+from ._verdicts import (
+    Ask,
     Complete,
     Continue,
     Decline,
@@ -37,20 +46,13 @@ from ._questions import (
     MetadataPatch,
     ModelPatch,
     NextStep,
-    OnError,
-    OnFinish,
     PlanPatch,
-    Question,
-    ResolveContext,
     Respond,
     Retry,
     RunPatch,
     Skip,
     Stop,
-    StreamControl,
-    TransformStream,
 )
-from ._table import HOOKS, Composition, Row
 from .abc import ModelEvent, ModelResponse
 from .tools import Tool
 from .values import FallbackRequest, Memory, Message, Plan

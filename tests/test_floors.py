@@ -17,7 +17,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("abc", "events", "_text", "_tool_words"),
     ("_schema",),
     ("tools", "tokens"),
-    ("threads",),
+    ("threads", "_verdicts"),
     ("_questions",),
     ("_answers",),
     ("_table",),
