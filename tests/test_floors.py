@@ -15,7 +15,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_version", "_frozen", "errors"),
     ("values", "_json", "_callables"),
     ("abc", "events", "_text", "_tool_words"),
-    ("_schema",),
+    ("_schema", "_grammar"),
     ("tools", "tokens"),
     ("threads", "_verdicts"),
     ("_questions",),
