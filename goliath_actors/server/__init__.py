@@ -6,7 +6,7 @@ that a backend of your own can be built in the same way.
 
 from ._app import create_app, recorded
 from ._config import ServerConfig
-from ._hosting import Visitor, ask_client
+from ._hosted import Visitor, ask_client
 from ._ledger import Ledger
 from ._serve import Server, serve
 from ._tokens import Token, hash_token, make_token, read_tokens

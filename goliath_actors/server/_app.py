@@ -21,7 +21,8 @@ from goliath_actors.metrics import CONTENT_TYPE, Metrics
 from ._completions import Completions, respond_error
 from ._config import ServerConfig
 from ._door import Endpoint, Guard, door
-from ._hosting import Hosting, Visitor
+from ._hosted import Visitor
+from ._hosting import Hosting
 from ._ledger import Ledger, Recorder
 from ._openapi import openapi
 from ._problems import Problem, respond_problem

@@ -22,7 +22,8 @@ from goliath_actors.errors import RunAborted
 from goliath_actors.events import Answer, Event, Retraction, TextDelta
 
 from ._bodies import check_conversation_id, header_text, idempotency_key, read_json
-from ._hosting import Asking, Hosted, Hosting, Visitor
+from ._hosted import Asking, Hosted, Visitor
+from ._hosting import Hosting
 from ._problems import Problem, run_problem
 from ._recovery import Recovery
 from ._streams import StreamResponse, while_connected

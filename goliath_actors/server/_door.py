@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from goliath_actors.errors import ConfigError
 
 from ._config import LOOPBACK_HOSTS, ServerConfig
-from ._hosting import Visitor
+from ._hosted import Visitor
 from ._problems import Problem, problem_of, respond_problem
 from ._tokens import LOCAL, SCOPES, match_token
 

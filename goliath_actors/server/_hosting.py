@@ -1,159 +1,28 @@
 """The runs that this server accepted: found by id, kept for a while after their end, each with a task that puts it on
-record; and the questions that they have open to their clients."""
+record."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, Literal, TypeAlias, final
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, final
 
 import attrs
 import trio
 
 from goliath_actors import Agent, Conversation, Run, Runtime, ToolLoop, approve_all
 from goliath_actors.errors import StoreError
-from goliath_actors.events import Event, RunFinished
-from goliath_actors.tools import Confirmed, ConfirmRequest
 
 from ._config import ServerConfig
+from ._hosted import Asking, Hosted, Visitor, ask_client
 from ._ledger import Acceptance, Ledger
 from ._problems import Problem
-from ._wire import plain, run_outcome
+from ._wire import run_outcome
 
-__all__ = ["Asking", "Hosted", "Hosting", "Visitor", "ask_client"]
+__all__ = ["Hosting"]
 
 log = logging.getLogger("goliath_actors.server")
-
-Kind: TypeAlias = Literal["run", "steer", "resume", "regenerate"]
-
-
-@attrs.frozen
-class Visitor:
-    """Who asks. It is the `context` of the run's hooks and tools, unless the application makes another of it."""
-
-    principal: str
-    scopes: frozenset[str] = frozenset()
-
-
-@attrs.frozen
-class Asking:
-    """One wish for a run, as a door understood it."""
-
-    visitor: Visitor
-    agent: Agent[Any]
-    conversation_id: str
-    text: str
-    kind: Kind = "run"
-    # Any: answers to calls that wait, JSON data.
-    answers: Mapping[str, Any] = attrs.field(factory=dict)
-    timeout: float | None = None
-    when_busy: Literal["queue", "refuse", "replace"] = "queue"
-    idempotency_key: str | None = None
-    # Whether somebody can answer the questions of this run.
-    asks_client: bool = True
-    instead_of: str | None = None
-
-    @property
-    def inner_id(self) -> str:
-        """The conversation's id in the runtime: the principal's own, so that nobody can name another's."""
-        return f"{self.visitor.principal}/{self.conversation_id}"
-
-    @property
-    def key(self) -> str:
-        """The key of the conversation's ledger."""
-        return Ledger.key(self.agent.name, self.visitor.principal, self.conversation_id)
-
-    @property
-    def body(self) -> str:
-        """What two equal asks have equal."""
-        same = [self.kind, self.text, self.answers, self.timeout, self.when_busy]
-        return hashlib.sha256(json.dumps(plain(same), sort_keys=True).encode()).hexdigest()
-
-
-@attrs.define(eq=False)
-class _Question:
-    """One open question to a client."""
-
-    request: ConfirmRequest
-    at: float
-    answer: Confirmed = Confirmed(False)  # of one that nobody answers in time
-    answered: trio.Event = attrs.Factory(trio.Event)
-
-    def data(self) -> dict[str, Any]:
-        request = self.request
-        return {
-            "call_id": request.call_id,
-            "tool": request.tool.name,
-            "description": request.tool.description,
-            "writes": request.tool.writes,
-            "input": plain(request.input),
-            "brief": request.brief,
-        }
-
-
-@attrs.define(eq=False)
-class Hosted:
-    """One run, its questions, and what streams are told beside its events."""
-
-    asking: Asking
-    # Set right after the runtime accepted it, before anything of it can happen; of a text that was handed to a running
-    # run, once it has become a run of its own.
-    run: Run = attrs.field(init=False)
-    id: str = ""
-    acceptance: Acceptance = attrs.field(init=False)
-    started_at: float = attrs.Factory(time.time)
-    over: trio.Event = attrs.Factory(trio.Event)
-    # Once its end is on record, or never will be.
-    kept: trio.Event = attrs.Factory(trio.Event)
-    last_seq: int = 0
-    questions: dict[str, _Question] = attrs.Factory(dict)
-    # What streams are told that is no event of the run: kind and data, in order. At most two for each question.
-    asides: list[tuple[str, dict[str, Any]]] = attrs.Factory(list)
-    # Texts that were handed to it.
-    handed: list[Hosted] = attrs.Factory(list)
-    # Streams that wait for the next event, to be woken for an aside.
-    waiting: set[trio.CancelScope] = attrs.Factory(set)
-
-    def hear(self, event: Event) -> None:
-        """Called with every event of the run, where it happens."""
-        self.id = event.run_id
-        if isinstance(event, RunFinished):
-            self.last_seq = event.seq
-            self.over.set()
-
-    async def ask_client(self, request: ConfirmRequest) -> Confirmed:
-        """Wait for a client's answer to a question.
-
-        Cancellation: the question is closed; whoever follows is told.
-        """
-        question = self.questions[request.call_id] = _Question(request, trio.current_time())
-        self._tell("confirmation-open", question.data())
-        try:
-            await question.answered.wait()
-        finally:
-            del self.questions[request.call_id]
-            answer = question.answer
-            words = {"call_id": request.call_id, "approved": answer.approved, "reason": answer.reason or None}
-            self._tell("confirmation-closed", words)
-        return answer
-
-    def answer(self, call_id: str, approved: bool, reason: str = "") -> bool:
-        """Answer a question; False if it is not open."""
-        question = self.questions.get(call_id)
-        if question is None or question.answered.is_set():
-            return False
-        question.answer = Confirmed(approved, reason)
-        question.answered.set()
-        return True
-
-    def _tell(self, kind: str, data: dict[str, Any]) -> None:
-        self.asides.append((kind, {"kind": kind, "run_id": self.id, **data}))
-        for scope in self.waiting:
-            scope.cancel()
 
 
 @final
@@ -449,9 +318,3 @@ class Hosting:
     def can_resume(self, agent: Agent[Any]) -> bool:
         """Say whether an agent can be steered, resumed and asked again."""
         return isinstance(agent.loop, ToolLoop)
-
-
-def ask_client(request: ConfirmRequest) -> Confirmed:
-    """A `confirm` for agents that are served: the server asks the client of the run in its place. Anywhere else, and
-    for clients that cannot be asked, it declines."""
-    return Confirmed(False, "nobody can be asked here")

@@ -16,7 +16,8 @@ import trio
 from goliath_actors import Agent
 from goliath_actors.errors import MailboxFull
 
-from ._hosting import Asking, Hosting, Visitor
+from ._hosted import Asking, Visitor
+from ._hosting import Hosting
 from ._ledger import Ledger, Recorder
 
 __all__ = ["Recovery"]

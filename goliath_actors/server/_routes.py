@@ -30,7 +30,8 @@ from ._bodies import (
     read_json,
 )
 from ._config import ServerConfig
-from ._hosting import Asking, Hosted, Hosting, Visitor
+from ._hosted import Asking, Hosted, Visitor
+from ._hosting import Hosting
 from ._ledger import Ledger
 from ._problems import Problem
 from ._recovery import Recovery

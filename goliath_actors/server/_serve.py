@@ -16,7 +16,8 @@ from goliath_actors.values import DrainReport
 
 from ._app import create_app, recorded
 from ._config import ServerConfig
-from ._hosting import Hosting, Visitor
+from ._hosted import Visitor
+from ._hosting import Hosting
 from ._ledger import Ledger
 from ._listen import LEAVE, listen, open_socket
 

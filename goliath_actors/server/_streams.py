@@ -18,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 from goliath_actors.events import Event, RunFinished, TextDelta
 
 from ._config import ServerConfig
-from ._hosting import Hosted
+from ._hosted import Hosted
 from ._wire import event_data, event_id, frame, run_outcome
 
 __all__ = ["STREAM_HEADERS", "StreamResponse", "follow", "while_connected"]
