@@ -154,7 +154,10 @@ def test_everything_has_a_name_a_role_and_enough_contrast(
         assert page.page.evaluate(_CONTRAST) == []
         if width < 800:
             page.page.click("#menu")
-        page.page.locator(".rows .remove").first.focus()
+            expect(page.page.get_by_role("button", name="Close the list")).to_be_focused()
+        remove = page.page.locator(".rows .remove").first
+        remove.focus()
+        expect(remove).to_be_focused()
         page.page.keyboard.press("Enter")
         expect(page.page.get_by_role("dialog")).to_be_visible()
         assert page.page.evaluate(_CHECKS) == []
