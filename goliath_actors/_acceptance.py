@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict, Unpack, final
 
 import trio
 
-from ._agent import Agent, check_seconds, output_schema
+from ._agent import Agent, check_seconds, is_same, output_schema
 from ._arguments import check_ask, checked_id, hint
 from ._conversation import Actor, Entry, label_of
 from ._engine import Engine
@@ -86,7 +86,7 @@ class Acceptance:
             raise ConfigError(f"this runtime has several agents; say agent=... (one of {listed(entries)})")
         name = agent.name if isinstance(agent, Agent) else agent
         entry = entries.get(name) if isinstance(name, str) else None
-        if entry is not None and isinstance(agent, Agent) and entry.agent is not agent:
+        if entry is not None and isinstance(agent, Agent) and not is_same(entry.agent, agent):
             entry = None  # another one of the same name
         if entry is None:
             raise ConfigError(f"no agent {agent!r} in this runtime{hint(agent, entries)} (it has {listed(entries)})")

@@ -34,6 +34,7 @@ __all__ = [
     "check_live_tools",
     "check_on_event",
     "check_seconds",
+    "is_same",
     "output_schema",
     "parts_of",
 ]
@@ -124,6 +125,8 @@ class Agent(Generic[C]):
     token_counter: TokenCounter | Callable[[str], int] | str | None = None
 
     _parts: Parts = attrs.field(init=False)
+    # Invariant: an agent and what `replace` makes of it have the same one, and no others.
+    _identity: object = attrs.field(init=False)
     _fixed_table: Mapping[str, Tool] = attrs.field(init=False)
     # The extensions with their tools; None where `tools` is a property, which is read anew for each run (H11).
     _contributed: tuple[tuple[Extension[C], tuple[Tool, ...] | None], ...] = attrs.field(init=False)
@@ -131,6 +134,7 @@ class Agent(Generic[C]):
 
     def __attrs_post_init__(self) -> None:
         put = object.__setattr__
+        put(self, "_identity", object())
         _check_text("Agent(name=...)", self.name)
         if len(self.name) > 512:
             raise ConfigError(f"Agent(name=...) must have at most 512 characters, it has {len(self.name)}")
@@ -158,6 +162,25 @@ class Agent(Generic[C]):
     def __repr__(self) -> str:
         tools, extensions = ", ".join(self.tool_table), list(self._parts.roster.names)
         return f"<Agent {self.name!r} model={self.model.name!r} tools=[{tools}] extensions={extensions}>"
+
+    def replace(self, **changes: Any) -> Agent[C]:
+        """Return this agent with other arguments, which stands for it in a runtime.
+
+        There the tools with which others ask this one (`as_tool`) ask the other one, and this one, given as `agent=`,
+        means the other one. What `attrs.evolve` makes is another agent of the same name.
+
+        Arguments: as of `Agent`, but for the name.
+
+        Raises: `ConfigError`, also for another name.
+        """
+        if changes.get("name", self.name) != self.name:
+            raise ConfigError(f"replace keeps the name {self.name!r}; an agent of another name is another one")
+        try:
+            agent = attrs.evolve(self, **changes)
+        except TypeError as error:
+            raise ConfigError(f"Agent.replace: {error}") from error
+        object.__setattr__(agent, "_identity", self._identity)
+        return agent
 
     def as_tool(
         self,
@@ -274,6 +297,11 @@ class Agent(Generic[C]):
         check_seconds("Agent(confirm_timeout=...)", self.confirm_timeout)
         if self.confirm is None:
             _check_confirmed(self._fixed_table)
+
+
+def is_same(one: Agent[Any], other: Agent[Any]) -> bool:
+    """Say whether two definitions stand for the same agent (`Agent.replace`)."""
+    return one._identity is other._identity
 
 
 def parts_of(agent: Agent[Any]) -> Parts:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import trio
 
-from ._agent import Agent
+from ._agent import Agent, is_same
 from ._conversation import Actor, Entry
 from ._subagent import Delegate
 from ._threads import ToolThreads
@@ -35,7 +35,7 @@ def with_subagents(agents: Sequence[Agent[Any]]) -> tuple[Agent[Any], ...]:
     while pending:
         agent = pending.popleft()
         if agent.name in found:
-            if found[agent.name] is not agent:
+            if not is_same(found[agent.name], agent):
                 raise ConfigError(f"two agents are named {agent.name!r}; give each a name=...")
             continue
         found[agent.name] = agent
@@ -50,7 +50,7 @@ def check_subagents(agents: Sequence[Agent[Any]]) -> None:
 
     Raises: `ConfigError` if `agents` do not have all of them.
     """
-    late = [repr(agent.name) for agent in with_subagents(agents) if not any(agent is known for known in agents)]
+    late = [repr(agent.name) for agent in with_subagents(agents) if not any(is_same(agent, known) for known in agents)]
     if late:
         raise ConfigError(
             f"{', '.join(late)} came as a tool with an extension's lifespan, too late to be in the runtime; give it to "

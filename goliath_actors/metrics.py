@@ -120,13 +120,13 @@ class Metrics:
 
     def watch(self, agent: Agent[Any]) -> Agent[Any]:
         """Return the agent, watched: its callback is called as before, after ours, and its extensions have ours around
-        them. Agents that are its tools are watched on their own."""
+        them. Agents that are its tools are watched on their own: give them too, each watched."""
         inner = agent.extensions
         extensions: Sequence[Extension[Any]] = (_Ends(self, agent.name), *inner)
         if self._times_hooks and inner:
             extensions = (_First(self, agent.name), *inner, _Last(self, agent.name))
         hear, then = partial(self._hear, agent.name), agent.on_event
-        return attrs.evolve(agent, extensions=extensions, on_event=hear if then is None else _both(hear, then))
+        return agent.replace(extensions=extensions, on_event=hear if then is None else _both(hear, then))
 
     def collect(self, runtime: Runtime) -> None:
         """Show the gauges of this runtime from now on."""

@@ -376,3 +376,22 @@ async def test_an_ask_behind_a_deletion_is_not_deleted_along() -> None:
         assert [(one["id"], one["title"]) for one in listed] == [("c", "again")]
         await ask()
         assert (asked[1].json()["run_id"], asked[1].headers["idempotent-replayed"]) == (run_id, "true")
+
+
+async def test_what_waits_no_more_and_what_was_never_asked_are_errors_of_their_runs() -> None:
+    async with open_web(agent()) as web:
+        answers = await web.client.post("/v1/conversations/c/resume", json={"answers": {"call-1": True}})
+        again = await web.client.post("/v1/conversations/c/regenerate", json={})
+    found = [(response.status_code, response.json()["error"]) for response in (answers, again)]
+    assert [(status, error["type"]) for status, error in found] == [(200, "NotWaiting"), (200, "NothingToRegenerate")]
+    assert found[0][1]["detail"].startswith("nothing waits for an answer in conversation")
+
+
+async def test_an_agent_and_one_that_is_its_tool_are_served_side_by_side() -> None:
+    librarian = Agent(name="librarian", model=ScriptedModel(["Borges.", "Eco."]), loop=ToolLoop())
+    desk = agent(tool_calls(("librarian", {"ask": "Who?"})), "Borges, they say.", tools=[librarian.as_tool()])
+    async with open_web(desk, librarian) as web:
+        assert (await web.ask("Who?")).json()["result"]["text"] == "Borges, they say."
+        body = {"ask": "Who else?", "agent": "librarian"}
+        response = await web.client.post("/v1/conversations/d/runs", json=body)
+        assert response.json()["result"]["text"] == "Eco."

@@ -183,6 +183,24 @@ async def test_an_agent_that_is_given_and_a_tool_is_the_same_one_and_another_of_
             pass
 
 
+async def test_what_replaces_an_agent_is_asked_in_its_place(autojump_clock: MockClock) -> None:
+    child = librarian()
+    parent = native([ask(), "done"], tools=[child.as_tool()])
+    other = child.replace(model=ScriptedModel(["a", "b"]))
+    async with open_runtime(parent, other) as runtime:
+        result = await runtime.run("go", agent=parent)
+        assert [step.result for step in result.steps[:-1]] == ["a"]
+        assert (await runtime.run("go", agent=child)).text == "b"
+        assert runtime.agents == (parent, other)
+    with pytest.raises(ConfigError, match="two agents are named 'librarian'"):
+        async with open_runtime(parent, other, child):
+            pass
+    with pytest.raises(ConfigError, match="replace keeps the name 'librarian'"):
+        child.replace(name="clerk")
+    with pytest.raises(ConfigError, match="unexpected keyword argument"):
+        child.replace(modell=None)
+
+
 # --- a child of the run -----------------------------------------------------------------------------------------------
 
 

@@ -191,7 +191,7 @@ async def _open_chat(arguments: argparse.Namespace, terminal: Terminal, agent: A
                 if agent is None:
                     agent = make_assistant(choice.model)
                 elif choice.model is not agent.model:
-                    agent = attrs.evolve(agent, model=choice.model)
+                    agent = agent.replace(model=choice.model)
                 store = _store(arguments.store)
                 async with open_runtime(agent, store=store) as runtime:
                     conversation = runtime.conversation(arguments.conversation)

@@ -111,7 +111,7 @@ def _target(
 
     model = OpenAIChat(arguments.model, base_url=arguments.model_url, api_key=environ.get("OPENAI_API_KEY"))
     if agent is not None:
-        agent = attrs.evolve(agent, model=model)
+        agent = agent.replace(model=model)
     return InProcess(scenario, model=model, agent=agent, name=f"{arguments.model} at {arguments.model_url}")
 
 

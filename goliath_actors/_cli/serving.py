@@ -63,7 +63,7 @@ async def serve_agents(
                 if choice is not None:
                     agents = _demo_agents(choice)
                 if arguments.yes:
-                    agents = [attrs.evolve(agent, confirm=approve_all) for agent in agents]
+                    agents = [agent.replace(confirm=approve_all) for agent in agents]
                 async with trio.open_nursery() as nursery:
                     ended = trio.Event()
 

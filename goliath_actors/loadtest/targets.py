@@ -131,7 +131,7 @@ class InProcess:
             model = self.model or SimulatedModel(self.scenario.provider)
             return make_agent(self.scenario.provider, shape, model, observer)
         watching = [observer(number) for number in range(shape.observers)]
-        return attrs.evolve(self.agent, extensions=(*self.agent.extensions, *watching))
+        return self.agent.replace(extensions=(*self.agent.extensions, *watching))
 
     def _store(self) -> Store:
         shape = self.scenario.runtime

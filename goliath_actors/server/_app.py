@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import attrs
 import trio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -44,7 +43,7 @@ _C: Final = "/v1/conversations"
 
 def recorded(agent: Agent[Any], ledger: Ledger) -> Agent[Any]:
     """Return an agent whose runs are put on record as begun before they do anything."""
-    return attrs.evolve(agent, extensions=(Recorder(ledger), *agent.extensions))
+    return agent.replace(extensions=(Recorder(ledger), *agent.extensions))
 
 
 def create_app(
