@@ -163,43 +163,22 @@ class Hosting:
         if self.config.confirm == "client" and asking.agent.confirm is not approve_all:
             confirm = hosted.ask_client if asking.asks_client else ask_client
         limit = None if confirm is None else self.config.confirm_timeout
+        # Any: each option has a type of its own, as in `Runtime.run`.
+        options: dict[str, Any] = {
+            "context": context,
+            "timeout": timeout,
+            "confirm": confirm,
+            "confirm_timeout": limit,
+            "on_event": hosted.hear,
+            "when_busy": asking.when_busy,
+        }
         if asking.kind == "run":
-            return conversation.submit(
-                asking.text,
-                context=context,
-                timeout=timeout,
-                confirm=confirm,
-                confirm_timeout=limit,
-                on_event=hosted.hear,
-                when_busy=asking.when_busy,
-            )
+            return conversation.submit(asking.text, **options)
         if asking.kind == "steer":
-            return conversation.steer(
-                asking.text,
-                context=context,
-                timeout=timeout,
-                confirm=confirm,
-                confirm_timeout=limit,
-                on_event=hosted.hear,
-            )
+            return conversation.steer(asking.text, **options)
         if asking.kind == "resume":
-            return conversation.submit_resume(
-                asking.answers,
-                context=context,
-                timeout=timeout,
-                confirm=confirm,
-                confirm_timeout=limit,
-                on_event=hosted.hear,
-            )
-        return conversation.submit_rewrite(
-            "regenerate",
-            context=context,
-            timeout=timeout,
-            confirm=confirm,
-            confirm_timeout=limit,
-            on_event=hosted.hear,
-            when_busy=asking.when_busy,
-        )
+            return conversation.submit_resume(asking.answers, **options)
+        return conversation.submit_rewrite("regenerate", **options)
 
     # --- keeping ----------------------------------------------------------------------------------------------------
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 from urllib.parse import quote
 
 import attrs
+import msgspec
 import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from goliath_actors import Agent
+from goliath_actors import Agent, Conversation
 from goliath_actors.abc import Record
 
 from ._bodies import (
@@ -40,9 +41,13 @@ from ._wire import dumps, entry_data, frame, plain, run_outcome
 
 __all__ = ["Routes", "respond"]
 
+# Any, in this room: JSON data, and an agent's own context.
+
 MAX_PAGE: Final = 200  # entries or conversations at once
 MAX_NAME: Final = 200
 _STREAM: Final = "text/event-stream"
+
+B = TypeVar("B", bound=msgspec.Struct)
 
 
 def respond(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -257,18 +262,11 @@ class Routes:
                     for hosted in active
                     for question in hosted.questions.values()
                 ],
-                "waiting_calls": await self._waiting_calls(record),
+                "waiting_calls": _waiting_calls(record),
                 "unanswered": _unanswered(record),
                 "can": {name: self.hosting.can_resume(place.agent) for name in ("steer", "resume", "regenerate")},
             }
         )
-
-    async def _waiting_calls(self, record: Record) -> list[Any]:
-        """Return the calls that the last run left waiting for a person."""
-        for row in reversed(record.private.get("ended", ())):
-            if row.get("result") is not None:
-                return list(row["result"].get("waiting", ()))
-        return []
 
     async def get_history(self, request: Request, visitor: Visitor) -> Response:
         """`GET /v1/conversations/{id}/history`: what was said, a page at a time, oldest first."""
@@ -290,7 +288,7 @@ class Routes:
 
     # --- what they share --------------------------------------------------------------------------------------------
 
-    async def _read(self, request: Request, kind: type[Any]) -> Any:
+    async def _read(self, request: Request, kind: type[B]) -> B:
         return await read_json(request, kind, self.config.max_body, self.config.body_timeout)
 
     def _agent(self, name: str | None) -> Agent[Any]:
@@ -307,7 +305,7 @@ class Routes:
         named = agent if agent is not None else query_text(request.query_params, "agent", MAX_NAME)
         return _Place(visitor, self._agent(named), conversation_id(request), request.scope.get("root_path", ""))
 
-    def _conversation(self, place: _Place) -> Any:
+    def _conversation(self, place: _Place) -> Conversation:
         return self.hosting.runtime.conversation(place.asking("").inner_id, place.agent)
 
     async def _known(self, place: _Place) -> Record:
@@ -344,11 +342,8 @@ class Routes:
             return StreamResponse(lambda: _only_end(place, row, 0), headers)
         return respond(self._past(place, row), 200, headers)
 
-    @staticmethod
-    def _need_tool_loop(agent: Agent[Any], door: str) -> None:
-        from goliath_actors import ToolLoop
-
-        if not isinstance(agent.loop, ToolLoop):
+    def _need_tool_loop(self, agent: Agent[Any], door: str) -> None:
+        if not self.hosting.can_resume(agent):
             raise Problem("conflict", f"{door} needs an agent with a ToolLoop; {agent.name!r} has another loop")
 
     def _headers(self, place: _Place, run_id: str) -> dict[str, str]:
@@ -394,6 +389,14 @@ def _unanswered(record: Record) -> list[dict[str, Any]]:
     return [
         {**{name: plain(row[name]) for name in names}, "reason": (row["result"] or {}).get("reason")} for row in rows
     ]
+
+
+def _waiting_calls(record: Record) -> list[Any]:
+    """Return the calls that the last run left waiting for a person."""
+    for row in reversed(record.private.get("ended", ())):
+        if row.get("result") is not None:
+            return list(row["result"].get("waiting", ()))
+    return []
 
 
 def _active_data(hosted: Hosted) -> dict[str, Any]:
