@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
 from goliath_actors import Agent, ToolLoop, open_runtime
-from goliath_actors.errors import ConfigError
+from goliath_actors.errors import ConfigError, StoreError
 from goliath_actors.server import Ledger, ServerConfig, create_app, recorded, serve
 from goliath_actors.stores import InMemoryStore, LeasedStore
 from goliath_actors.testing import FailingStore, Gate, ScriptedModel
@@ -98,6 +98,25 @@ async def test_more_than_may_wait_is_recovered_bit_by_bit() -> None:
             (run,) = await ends(web, name)
             assert run["result"]["text"] == "Done."
         assert web.server.runtime.statistics().accepted == 4
+
+
+async def test_what_could_not_be_read_at_first_is_recovered_when_it_is_asked_for() -> None:
+    store, gate = InMemoryStore(), Gate()
+    config = ServerConfig(drain_grace=0, max_running=1)
+    async with open_web(agent(gate.then("never")), store=store, config=config) as web:
+        await web.ask("Hi.", "first", wait=False)
+        await gate.wait_reached()
+        await web.ask("Hi.", "c", wait=False)
+    failing = FailingStore(store, {"load": [StoreError("busy")] * 2})
+    async with open_web(agent("Done."), store=failing, config=config) as web:
+        ledger = web.server._hosting.ledger
+        with trio.fail_after(5):
+            while len(failing.calls) < 3:  # it is looked through: both conversations could not be read
+                await trio.lowlevel.checkpoint()
+        assert (await ledger.read(":server/assistant/local/c")).private["open"]
+        assert (await web.client.get("/v1/conversations/c")).status_code == 200
+        (run,) = await ends(web, "c")
+        assert run["result"]["text"] == "Done."
 
 
 # --- inside of an application ---------------------------------------------------------------------------------------

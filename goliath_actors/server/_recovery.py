@@ -35,8 +35,11 @@ class Recovery:
     """Looks at each conversation of the store once: when it is asked for, or when its turn comes."""
 
     hosting: Hosting
-    _seen: set[str] = attrs.Factory(set)
     _going: dict[str, trio.Event] = attrs.Factory(dict)
+    # What was seen to before all was looked through; from then on what is still to be seen to, since it could not be
+    # read: neither grows with the conversations that come after.
+    _seen: set[str] = attrs.Factory(set)
+    _left: set[str] = attrs.Factory(set)
     _done: bool = False
 
     async def touch(self, key: str) -> None:
@@ -46,12 +49,14 @@ class Recovery:
         """
         while key in self._going:
             await self._going[key].wait()
-        if self._done or key in self._seen:
+        if key not in self._left if self._done else key in self._seen:
             await trio.lowlevel.checkpoint()
             return
         done = self._going[key] = trio.Event()
         try:
-            if await self._look(key):
+            seen = await self._look(key)
+            self._left.discard(key)
+            if seen and not self._done:
                 self._seen.add(key)
         finally:
             del self._going[key]
@@ -64,37 +69,38 @@ class Recovery:
         """
         while True:
             try:
-                complete = await self._look_once()
+                await self._look_once()
             except Exception as error:  # noqa: BLE001  # a store's own; what is left is seen to when it is asked for
                 log.error("the store could not be looked through: %s", type(error).__name__)
-                complete = False
-            if not self.hosting.ledger.shared:
-                # Nothing new can come to be left: whoever else wrote here has ended.
-                self._done = complete
-                return
+            else:
+                if not self.hosting.ledger.shared:
+                    # Nothing new can come to be left: whoever else wrote here has ended.
+                    self._done = True
+                    self._seen.clear()
+                    return
             await trio.sleep(AGAIN)
 
-    async def _look_once(self) -> bool:
+    async def _look_once(self) -> None:
         after: str | None = None
-        complete = True
         while True:
             keys = await self.hosting.ledger.keys(after, PAGE)
             for key in keys:
-                complete = await self._look_at(key) and complete
+                await self._look_at(key)
             if len(keys) < PAGE:
-                return complete
+                return
             after = keys[-1]
 
-    async def _look_at(self, key: str) -> bool:
+    async def _look_at(self, key: str) -> None:
         while True:
             try:
                 await self.touch(key)
-                return True
+                return
             except MailboxFull:  # more was left than may wait now: there will be room
                 await trio.sleep(PATIENCE)
             except Exception as error:  # noqa: BLE001  # one record that cannot be read keeps no other from its turn
                 log.error("a conversation could not be recovered: %s", type(error).__name__)
-                return False
+                self._left.add(key)
+                return
 
     async def _look(self, key: str) -> bool:
         """See to one conversation; False if it is to be looked at again."""
