@@ -46,5 +46,5 @@ class _StepDoors:
         staged = await asked_to_append(work.panel, staged)
         await commit(work, lambda record: staged.change(work.key, record))
         self.transcript.add(staged.append)
-        work.history = None  # entries may have been hidden or shown: the next run reads what is there
+        work.history = None  # its newest entry is not the one that is known: the next run reads what is there
         return work.record

@@ -284,7 +284,7 @@ class StepThread:
         return f"<StepThread of {self.anchor} entries>"
 
     async def load(self) -> Record:
-        """Return the record as it is stored now, without its memory's raw parts and the runtime's own private data.
+        """Return the record as it is stored now, without what is the runtime's own in its private data.
 
         Raises: what the store raised; `StoreConflict` if the conversation was forgotten meanwhile.
         """
