@@ -16,7 +16,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from goliath_actors.abc import Change, Entry, Record
 from goliath_actors.errors import ConfigError, StoreConflict, StoreError
 from goliath_actors.stores import SqliteStore
-from goliath_actors.stores._group_commit import GroupCommit, _tell, _Ticket
+from goliath_actors.stores._group_commit import GroupCommit
+from goliath_actors.stores._write_queue import Ticket, _tell
 from goliath_actors.values import Message, Page
 
 
@@ -336,8 +337,8 @@ async def test_an_unexpected_error_of_one_piece_of_work_comes_out_as_it_is(tmp_p
 
 
 def test_a_program_that_is_over_is_not_told() -> None:
-    async def ticket() -> _Ticket[None]:
-        return _Ticket(None)
+    async def ticket() -> Ticket[None]:
+        return Ticket(None)
 
     tickets = [trio.run(ticket), trio.run(ticket)]
     _tell(tickets)

@@ -1,17 +1,11 @@
-"""Group commit over the network: whatever waits to be written travels in one pipeline and commits in one transaction.
-
-A thread works only while there is something to write; between bursts it belongs to trio's
-cache of threads, so an idle store holds a connection and no thread.
-"""
+"""Group commit over the network: what waits to be written travels in one pipeline and commits in one transaction."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar, cast, final
+from typing import Any, TypeAlias, TypeVar, cast, final
 
 import attrs
 import psycopg
@@ -22,6 +16,7 @@ from goliath_actors.errors import StoreError
 from ._postgres_link import Link, Unreachable, is_broken, may_be_repeated
 from ._postgres_schema import Connection
 from ._postgres_work import BadRecord, Work
+from ._write_queue import Start, Ticket, WriteQueue, fail
 
 __all__ = ["Writer", "patiently"]
 
@@ -48,22 +43,9 @@ def patiently(attempt: Callable[[], T], patience: float) -> T:
         tries += 1
 
 
-@attrs.define(eq=False)
-class _Ticket(Generic[T]):
-    """One piece of work, and where its end is told."""
-
-    # None: nothing is to be written; the connection is opened, or, with `close`, closed.
-    work: Work[T] | None
-    close: bool = False
-    loop: trio.lowlevel.TrioToken = attrs.Factory(trio.lowlevel.current_trio_token)
-    # None: nobody waits for it.
-    task: trio.lowlevel.Task | None = attrs.Factory(trio.lowlevel.current_task)
-    value: T | None = None
-    error: Exception | None = None
-
-
 # Any: pieces of work differ in what they return.
-_Batch = Sequence["_Ticket[Any]"]
+_Ticket: TypeAlias = Ticket[Work[Any]]
+_Batch: TypeAlias = Sequence[_Ticket]
 
 
 @attrs.define(eq=False)
@@ -74,10 +56,14 @@ class _Unsure(Exception):
     error: psycopg.Error
 
 
+def _queue_of(writer: Writer) -> WriteQueue[Work[Any]]:
+    return WriteQueue(writer._limit, writer._write, writer._shut, writer._start)
+
+
 @final
 @attrs.define(eq=False)
 class Writer:
-    """The one connection of this process that writes, and the queue in front of it.
+    """The one connection of this process that writes.
 
     `limit` is the number of pieces of work in one transaction; `patience`, in seconds, how long a server that went away
     is waited for.
@@ -86,15 +72,8 @@ class Writer:
     _link: Link
     _limit: int
     _patience: float
-    # Any: trio's own signature, in which the result's type is free.
-    _start: Callable[[Callable[[], None], Callable[[Any], object], str], None] = attrs.field(
-        alias="start", default=trio.lowlevel.start_thread_soon
-    )
-    # Guards _pending and _running, is held for a few instructions only, and so may be taken in the event loop.
-    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
-    _pending: deque[_Ticket[Any]] = attrs.field(factory=deque, init=False)
-    # Invariant: while _pending holds something, _running is True and a thread will come by.
-    _running: bool = attrs.field(default=False, init=False)
+    _start: Start = attrs.field(alias="start", default=trio.lowlevel.start_thread_soon)
+    _queue: WriteQueue[Work[Any]] = attrs.field(init=False, default=attrs.Factory(_queue_of, takes_self=True))
     # Only the thread touches these. Until a first connection was there, nothing is waited for.
     _connection: Connection | None = attrs.field(default=None, init=False)
     _was_there: bool = attrs.field(default=False, init=False)
@@ -107,73 +86,35 @@ class Writer:
         Cancellation: a checkpoint, cancelled only before the work is queued. From then on the wait is bounded by the
         time-outs and cannot be cancelled: `Cancelled` out of here means that nothing was done.
         """
-        await trio.lowlevel.checkpoint_if_cancelled()
-        ticket = _Ticket(work)
-        await self._through(ticket)
-        # It is set now; None may be the value.
-        return cast(T, ticket.value)
+        return cast(T, await self._queue.run(work))
 
     def post(self, work: Work[Any]) -> None:
-        """Have `work` done in its turn without waiting for it; whether it succeeds is told to nobody."""
-        with contextlib.suppress(StoreError):  # without a thread it is dropped, as if it had failed
-            self._queue(_Ticket(work, task=None))
+        """As `WriteQueue.post`."""
+        self._queue.post(work)
 
     async def open(self) -> None:
-        """Have the connection open. Raises and is cancelled as `run`."""
-        await trio.lowlevel.checkpoint_if_cancelled()
-        await self._through(_Ticket[None](None))
+        """As `WriteQueue.open`."""
+        await self._queue.open()
 
     async def close(self) -> None:
-        """Let everything that waits be written, then close the connection. Cannot be cancelled."""
-        await self._through(_Ticket[None](None, close=True))
-
-    # Protected, since a KeyboardInterrupt between the two steps would leave a ticket that wakes a task elsewhere.
-    @trio.lowlevel.enable_ki_protection
-    async def _through(self, ticket: _Ticket[Any]) -> None:
-        self._queue(ticket)
-        await trio.lowlevel.wait_task_rescheduled(lambda raise_cancel: trio.lowlevel.Abort.FAILED)
-        if ticket.error is not None:
-            raise ticket.error
-
-    @trio.lowlevel.enable_ki_protection
-    def _queue(self, ticket: _Ticket[Any]) -> None:
-        with self._lock:
-            self._pending.append(ticket)
-            start, self._running = not self._running, True
-        if start:
-            try:
-                self._start(self._work_off, lambda result: result.unwrap(), "goliath_actors store")
-            except RuntimeError as error:
-                with self._lock:
-                    self._pending.remove(ticket)
-                    self._running = False
-                raise StoreError(f"no thread to write with ({error}); nothing was changed, try again") from error
+        """As `WriteQueue.close`."""
+        await self._queue.close()
 
     # --- in the thread ----------------------------------------------------------------------------------------------
 
-    def _work_off(self) -> None:
-        while True:
-            with self._lock:
-                batch = [self._pending.popleft() for _ in range(min(self._limit, len(self._pending)))]
-                if not batch:
-                    self._running = False
-                    return
-            self._write([ticket for ticket in batch if not ticket.close])
-            if any(ticket.close for ticket in batch):
-                self._drop()
-                self._was_there = False
-            _tell(batch)
+    def _shut(self, batch: _Batch) -> None:
+        self._drop()
+        self._was_there = False
 
     def _write(self, batch: _Batch) -> None:
         # Rows are locked in the order of keys, whatever the order of arrival; a key's own changes keep theirs.
         writing = sorted((ticket for ticket in batch if ticket.work is not None), key=_key)
         try:
-            if batch:
-                patiently(self._connected, self._patience if self._was_there else 0.0)
+            patiently(self._connected, self._patience if self._was_there else 0.0)
             if writing:
                 self._settle(writing)
         except Exception as error:  # noqa: BLE001  (a child hands its error over, whatever it is)
-            _fail(batch, error)
+            fail(batch, error)
 
     def _settle(self, batch: _Batch) -> None:
         """Have the batch written, or its tickets hold their errors. Raises what concerns all of them alike."""
@@ -207,7 +148,7 @@ class Writer:
             try:
                 self._settle([ticket])
             except Exception as error:  # noqa: BLE001
-                _fail([ticket], error)
+                fail([ticket], error)
 
     def _transact(self, connection: Connection, batch: _Batch) -> _Batch:
         """Write the batch in one transaction, and return those of it that are to be written again.
@@ -289,32 +230,10 @@ class Writer:
                 connection.close()
 
 
-def _work(ticket: _Ticket[T]) -> Work[T]:
+def _work(ticket: _Ticket) -> Work[Any]:
     assert ticket.work is not None
     return ticket.work
 
 
-def _key(ticket: _Ticket[Any]) -> bytes:
+def _key(ticket: _Ticket) -> bytes:
     return _work(ticket).key
-
-
-def _fail(batch: _Batch, error: Exception) -> None:
-    for ticket in batch:
-        # One object each where we can make one: it is raised in several tasks, and raising writes into it.
-        ticket.error = type(error)(*error.args) if isinstance(error, StoreError) else error
-        ticket.error.__cause__ = error.__cause__
-
-
-def _tell(batch: _Batch) -> None:
-    # All tickets are of one loop but in a program that runs trio several times; then each wave is told apart.
-    for loop in {id(ticket.loop): ticket.loop for ticket in batch}.values():
-        mine = [ticket for ticket in batch if ticket.loop is loop]
-        # That program may be over, crashed, with its tasks: then nobody is left to be told.
-        with contextlib.suppress(trio.RunFinishedError):
-            loop.run_sync_soon(_wake, mine)
-
-
-def _wake(tickets: _Batch) -> None:
-    for ticket in tickets:
-        if ticket.task is not None:
-            trio.lowlevel.reschedule(ticket.task)
