@@ -341,5 +341,5 @@ def _checked(answer: object) -> bool | Confirmed | Suspend:
         return answer
     if isinstance(answer, Confirmed) and isinstance(answer.approved, bool) and isinstance(answer.reason, str):
         return answer
-    # `Suspend` is left out on purpose: no loop of this version can wait for it.
+    # `Suspend` is left out on purpose: whoever meant it has it, and under a planned loop nothing can wait.
     raise ConfigError(f"confirm must return True, False or a Confirmed(approved, reason), not {answer!r}")

@@ -335,13 +335,7 @@ class _Asking:
         """Tell of a reply that a transform ended; nothing after its first word counts."""
         self.verdicts = []
         generation, panel = self.generation, self.work.panel
-        self.work.journal.emit(
-            HookDecision,
-            extension=verdict.extension,
-            phase="transform_stream",
-            decision=verdict.kind,
-            reason=verdict.reason or verdict.text or None,
-        )
+        _tell(self.work, verdict)
         assert generation is not None
         if panel.hears("after_response"):
             heard = generation.heard
@@ -369,6 +363,12 @@ async def say(work: Work, screen: Screen, text: str) -> str | StreamVerdict:
     if not verdicts:
         return shown
     verdict = verdicts[0]
+    _tell(work, verdict)
+    return verdict
+
+
+def _tell(work: Work, verdict: StreamVerdict) -> None:
+    """Tell what a transform said through its control."""
     work.journal.emit(
         HookDecision,
         extension=verdict.extension,
@@ -376,7 +376,6 @@ async def say(work: Work, screen: Screen, text: str) -> str | StreamVerdict:
         decision=verdict.kind,
         reason=verdict.reason or verdict.text or None,
     )
-    return verdict
 
 
 def _check_patch(patch: object) -> None:

@@ -1,4 +1,4 @@
-"""The command `goliath-actors`: `serve`, `chat`, `demo`, `tools`, `hooks` and `token`.
+"""The command `goliath-actors`: `serve`, `chat`, `demo`, `loadtest`, `tools`, `hooks` and `token`.
 
 Uses only the public API; what a command needs is imported when that command runs.
 """
