@@ -7,6 +7,7 @@ record is read anew.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import Final
 
 import attrs
@@ -57,7 +58,7 @@ class History:
         if entry.role == "tool" and message.tool_call_id is not None:
             self.open.pop(message.tool_call_id, None)
         if entry.context_visible:
-            self.weight += ENTRY_WEIGHT + len(message.text) + sum(len(call.arguments) for call in message.tool_calls)
+            self.weight += _weight(message)
             if entry.role == "summary":
                 self.kept.insert(0, entry)
                 self.sendable.insert(0, shown)
@@ -68,8 +69,14 @@ class History:
 
     def cut(self, begin: int, end: int | None) -> None:
         """Leave out the entries from `begin` up to `end`."""
+        self.weight -= sum(_weight(entry.message) for entry in self.kept[begin:end])
         del self.kept[begin:end], self.sendable[begin:end]
         self._unsettle()
+
+    def drop_calls(self, call_ids: Collection[str]) -> None:
+        """Forget calls whose messages were deleted."""
+        for call_id in call_ids:
+            self.open.pop(call_id, None)
 
     def _unsettle(self) -> None:
         self._settled.clear()
@@ -94,6 +101,10 @@ class History:
         if made and made[-1].role != "user" and called <= closed:
             self._settled.extend(made)
             self._split = place
+
+
+def _weight(message: Message) -> int:
+    return ENTRY_WEIGHT + len(message.text) + sum(len(call.arguments) for call in message.tool_calls)
 
 
 def _begins(message: Message) -> bool:

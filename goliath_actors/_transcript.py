@@ -318,18 +318,27 @@ class Transcript:
     async def regenerate(self, ask: Entry, metadata: Mapping[str, Any], private: Mapping[str, Any]) -> None:
         """Drop everything behind an ask, in one commit with what `before_rewrite` wants stored (T12).
 
-        A summary that was made behind the ask stays: it is of older turns.
+        A summary that was made behind the ask stays: it is of older turns. So does the result of an older call.
 
         Raises: what the store raised, with origin `memory`.
 
         Cancellation: honoured; it is wholly done or not at all.
         """
         with self.work.journal.origin("memory"):
-            gone = {entry.id for entry in await self._back_to(ask.id)}
-        summaries = [entry for entry in self.kept[:1] if entry.role == "summary" and entry.id in gone]
+            gone = await self._back_to(ask.id)
+        summaries = [entry for entry in self.kept[:1] if entry.role == "summary" and entry in gone]
+        made = {call.id for entry in gone for call in entry.message.tool_calls}
+        # Where two processes wrote at once, results of calls before the ask lie behind it.
+        results = [entry for entry in reversed(gone) if entry.role == "tool" and entry.message.tool_call_id not in made]
+        stay = (*summaries, *results)
         copies = tuple(
-            attrs.evolve(copy, role="summary")
-            for copy in self._entries([Draft(summary.message, summary.private) for summary in summaries])
+            attrs.evolve(
+                copy,
+                role=entry.role,
+                transcript_visible=entry.transcript_visible,
+                context_visible=entry.context_visible,
+            )
+            for copy, entry in zip(self._entries([Draft(one.message, one.private) for one in stay]), stay, strict=True)
         )
 
         def change(record: Record) -> Change:
@@ -342,11 +351,12 @@ class Transcript:
             await commit(self.work, change)
         self._unsure = ()
         self.history.cut(self.kept.index(ask) + 1, None)
-        self.history.open.clear()
+        self.history.drop_calls(made)
+        self.waits = set()  # what waited has gone
         self.history.last_id = ask.id
-        if copies:
+        if summaries:
             self.history.cut(0, 1)
-            self._stored(copies)
+        self._stored(copies)
 
     async def is_last(self, ask: Entry) -> bool:
         """In a clean-up: say whether nothing but a summary stands behind an entry in the store; False if that cannot be

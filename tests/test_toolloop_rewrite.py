@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import trio
 
-from goliath_actors import Compaction, Extension, ToolLoop, open_runtime, tool
+from goliath_actors import Compaction, Extension, Message, ToolContext, ToolLoop, open_runtime, tool
+from goliath_actors.abc import Change, Entry
 from goliath_actors.errors import ConfigError, GoliathExtensionError
 from goliath_actors.hooks import Continue, MetadataPatch
 from goliath_actors.stores import InMemoryStore, SqliteStore
 from goliath_actors.testing import FailingStore, Journal, ScriptedModel, tool_calls
 from goliath_actors.tools import Suspend
+from goliath_actors.values import ToolCall
 
 from .native import check_closed, check_requests, history, native, said
 from .planned import planned, requests, roles
@@ -151,6 +153,40 @@ async def test_what_waits_behind_the_ask_waits_no_more() -> None:
         assert (await runtime.conversation().rewrite("regenerate")).text == "fine"
     assert said(await history(store, agent)) == [("user", "go"), ("assistant", "fine")]
     assert "waiting" not in (await store.load("agent")).private
+
+
+async def test_an_answer_in_the_place_of_what_waited_may_use_tools() -> None:
+    """The run ended as one that waits, for nothing."""
+
+    @tool
+    async def ask(ctx: ToolContext[Any]) -> str:
+        """Ask."""
+        return str(await ctx.suspend({"what": 1}))
+
+    store = InMemoryStore()
+    agent = native([tool_calls(("ask", {})), LOOK, "two"], tools=[ask, look])
+    async with open_runtime(agent, store=store) as runtime:
+        assert (await runtime.run("first")).reason == "waiting"
+        result = await runtime.conversation().rewrite("regenerate")
+    assert (result.text, result.reason, result.waiting) == ("two", None, ())
+    check_closed(await history(store, agent))
+
+
+async def test_a_call_before_the_ask_whose_result_is_dropped_gets_another() -> None:
+    """Its result lies behind the ask where two processes wrote at once, or one ended in between."""
+    store = InMemoryStore()
+    agent = native(["one", "two", "three"], tools=[look])
+    call = Message("assistant", "", (ToolCall("c1", "look", '{"text": "a"}'),))
+    left = [Entry("e1", 1.0, "user", Message("user", "zero")), Entry("e2", 2.0, "assistant", call)]
+    left.append(Entry("e3", 3.0, "user", Message("user", "first")))
+    async with open_runtime(agent, store=store) as runtime:
+        await store.commit(agent.name, Change(append=tuple(left)), expect=0)
+        for text in ("one", "two"):
+            assert (await runtime.conversation().rewrite("regenerate")).text == text
+            entries = await history(store, agent)
+            assert [entry.message.tool_call_id for entry in entries if entry.role == "tool"] == ["c1"]
+        await runtime.run("second")
+    check_requests(agent.model.requests)  # type: ignore[attr-defined]
 
 
 async def test_there_must_be_something_to_answer_and_a_loop_that_can() -> None:
