@@ -84,7 +84,8 @@ class Provider:
 
 @attrs.frozen
 class RuntimeShape:
-    """The runtime in this process. `store` is `memory` or a path; `store_errors` is the share of commits that fail."""
+    """The runtime in this process. `store` is `memory` or a path; `store_errors` is the share of commits that fail;
+    `idle_timeout`, after how many seconds it forgets an idle conversation."""
 
     loop: Literal["toolloop", "conductor"] = "toolloop"
     store: str = "memory"
@@ -93,6 +94,7 @@ class RuntimeShape:
     max_waiting: int | None = None
     mailbox_capacity: int = attrs.field(default=64, validator=_whole(0))
     observers: int = attrs.field(default=2, validator=_whole(1))
+    idle_timeout: float = attrs.field(default=300.0, validator=_above_zero)
 
 
 def _numbers(values: Iterable[float]) -> tuple[float, ...]:

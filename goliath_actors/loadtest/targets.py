@@ -110,6 +110,7 @@ class InProcess:
             max_running=shape.max_running,
             max_waiting=shape.max_waiting,
             mailbox_capacity=shape.mailbox_capacity,
+            idle_timeout=shape.idle_timeout,
         ) as runtime:
             self._runtime = runtime
             start = runtime.statistics()

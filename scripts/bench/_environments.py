@@ -18,6 +18,8 @@ PEERS = {
     "autogen-agentchat": ["autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5"],
     "autogen-core": ["autogen-core==0.7.5"],
     "pykka": ["pykka==4.5.0"],
+    "httpx": ["httpx==0.28.1"],
+    "aiohttp": ["aiohttp==3.14.5"],
 }
 
 

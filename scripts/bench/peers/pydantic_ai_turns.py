@@ -1,4 +1,4 @@
-"""pydantic-ai: an agent with one tool, the message history handed back each turn, replies streamed."""
+"""pydantic-ai: an agent with one tool, the message history handed back each turn."""
 
 from __future__ import annotations
 

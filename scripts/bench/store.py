@@ -3,7 +3,7 @@
 Both write the same turns (a memory with one exchange, a question, an answer: about 800 bytes) from the same number of
 conversations, each waiting for its commit before it makes the next. Rounds alternate, so that a noisy disk hits both.
 
-    python scripts/bench_store.py [--conversations 50] [--seconds 1.5] [--rounds 5] [--directory .]
+    python scripts/bench/store.py [--conversations 50] [--seconds 1.5] [--rounds 5] [--directory .]
 
 Choose a directory on a real disk: on a RAM disk nothing is durable and both are limited by the processor alone.
 """

@@ -1,6 +1,6 @@
 """CPU per request of the pool, of the plain client library and of bare h11, side by side on loopback.
 
-    python scripts/bench_http.py [--rounds 2] [--requests 1500]
+    python scripts/bench/calls.py [--rounds 2] [--requests 1500]
 
 A server in a process of its own answers each request after a pause with a short event stream. A number of tasks is
 always in flight; the CPU time of this process is taken over the requests that end after every task has had its first,
