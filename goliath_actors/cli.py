@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ._cli.parser import build_parser
+from ._cli.parser import build_parser, refuse_unknown
 
 __all__ = ["main"]
 
@@ -23,7 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = build_parser()
     try:
-        arguments = parser.parse_args(argv)
+        arguments, unknown = parser.parse_known_args(argv)
+        if unknown:
+            refuse_unknown(unknown, arguments.command)
     except SystemExit as end:  # argparse has printed help, a version, or what is wrong
         return end.code if isinstance(end.code, int) else 0
     if arguments.command is None:

@@ -11,7 +11,7 @@ from typing import Any
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from goliath_actors import Agent, Extension, RunResult, Stop, ToolContext, tool
+from goliath_actors import Agent, Extension, RunResult, Stop, ToolContext, ToolLoop, tool
 from goliath_actors._cli.assistant import Notebook, make_assistant
 from goliath_actors._cli.demo_model import DemoModel
 from goliath_actors._cli.screen import Screen
@@ -20,7 +20,7 @@ from goliath_actors.errors import ModelUnavailable
 from goliath_actors.events import ToolProgress
 from goliath_actors.hooks import AfterAnswer, BeforeRun, HookContext, OnFinish
 from goliath_actors.stores import InMemoryStore
-from goliath_actors.testing import FailingStore, Gate, Journal, ScriptedModel
+from goliath_actors.testing import FailingStore, Gate, Journal, ScriptedModel, tool_calls
 from goliath_actors.values import Waiting
 
 from .cli_stage import PLAIN, Tty, sitting
@@ -179,6 +179,26 @@ async def test_a_traceback_is_shown_on_request() -> None:
         shown = await user.types("one")
     assert "Traceback (most recent call last):" in shown
     assert "LookupError: no user 7" in shown
+
+
+async def test_what_a_tool_of_ones_own_raised_is_shown_and_its_traceback_on_request() -> None:
+    @tool
+    async def price(book: str) -> str:
+        """Say what a book costs."""
+        return {"emma": "9"}[book]
+
+    def shop() -> Agent[Any]:
+        model = ScriptedModel([tool_calls(("price", {"book": "dune"})), "I do not know."])
+        return Agent(model=model, tools=[price], loop=ToolLoop())  # it tells the model nothing of such an error
+
+    async with sitting(shop()) as user:
+        shown = await user.types("one")
+    assert "error   KeyError: 'dune'" in shown
+    assert "Traceback" not in shown
+    async with sitting(shop(), traceback=True) as user:
+        shown = await user.types("one")
+    assert 'return {"emma": "9"}[book]' in shown
+    assert "I do not know." in shown
 
 
 async def test_a_run_that_takes_too_long_is_aborted_and_says_so(autojump_clock: MockClock) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import threading
 from pathlib import Path
 
@@ -50,9 +51,20 @@ def test_a_scenario_is_driven_and_told_as_table_data_and_page(tmp_path: Path) ->
 
 
 def test_a_broken_threshold_is_exit_code_1(tmp_path: Path) -> None:
-    code, out, _ = loadtest(tmp_path, "--scenario", "s.toml", "--fail-if", "max>1us", "--fail-if", "errors>50%")
+    broken = ("max>1us", "errors<50%", "completed>9")
+    code, out, _ = loadtest(
+        tmp_path, "--scenario", "s.toml", *(word for text in broken for word in ("--fail-if", text))
+    )
     assert code == 1
-    assert "FAIL  max>1us: it is" in out
+    assert re.search(r"FAIL  max>1us: it is [\d.]+ (us|ms|s)\n", out), out
+    assert "FAIL  errors<50%: it is 0.0%\n" in out
+    assert "FAIL  completed>9: it is 10\n" in out
+
+
+def test_a_wrong_key_of_a_scenario_is_told_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("[load]\nduraton = 1\n")
+    code, _, errors = loadtest(tmp_path, "--scenario", "bad.toml")
+    assert (code, errors.startswith("error: bad.toml: load has no 'duraton'; there are mode, ")) == (2, True)
 
 
 def test_options_say_otherwise_than_the_file(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ def test_without_a_command_the_help_goes_to_standard_error(capsys: pytest.Captur
         (["chat", "--timeout", "inf"], "argument --timeout: 'inf' is no positive number of seconds; see"),
         (["chat", "--conversation", "  "], "argument --conversation: it is blank; see 'goliath-actors chat --help'"),
         (["chat", "--model"], "argument --model: expected one argument; see 'goliath-actors chat --help'"),
-        (["hooks", "--yes"], "unrecognized arguments: --yes; see 'goliath-actors --help'"),
+        (["hooks", "--yes"], "unrecognized arguments: --yes; see 'goliath-actors hooks --help'"),
+        (["--yes"], "unrecognized arguments: --yes; see 'goliath-actors --help'"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(

@@ -86,8 +86,9 @@ async def test_a_backend_with_tokens_wants_one_that_may_read_its_counts() -> Non
     secret = make_token()
     token = Token("ops", ["admin"], hash_token(secret))
     async with backend(Heard(), tokens=[token]) as url:
-        with pytest.raises(ConfigError, match="set GOLIATH_TOKEN"):
-            await run_load(Scenario(max_asks=1), BackendTarget(url))
+        for wrong, words in ((None, "set GOLIATH_TOKEN to one"), ("wrong", "set GOLIATH_TOKEN to another one")):
+            with pytest.raises(ConfigError, match=rf"wants a token of scope 'admin'; {words} "):
+                await run_load(Scenario(max_asks=1), BackendTarget(url, token=wrong))
         target = BackendTarget(url, token=secret)
         report = await run_load(Scenario(max_asks=3, think=Dice("fixed", 0)), target)
     assert report.ok, report.as_text()

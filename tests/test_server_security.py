@@ -79,6 +79,8 @@ async def test_nothing_but_health_and_the_document_is_open_without_a_token() -> 
                 )
                 assert response.status_code == 401, (method, path)
                 assert response.headers["www-authenticate"] == 'Bearer realm="goliath-actors"'
+                said = "send the header Authorization" if token is None else "the server does not know this token"
+                assert said in response.text
         for path in ("/", "/healthz", "/readyz", "/openapi.json"):
             assert await status(web, "GET", path) == 200
         assert web.server.runtime.statistics().accepted == 0
@@ -347,6 +349,13 @@ async def test_a_wrong_request_is_told_what_is_wrong_with_it(
         assert (body["status"], body["instance"], body.get("field")) == (code, RUNS, field), body
         assert set(body) <= {"type", "title", "status", "detail", "instance", "field", "retry_after"}
         assert web.server.runtime.statistics().accepted == 0
+
+
+@pytest.mark.parametrize("ask", ["", " \n"])
+async def test_a_blank_ask_is_told_in_words_and_not_in_a_pattern(ask: str) -> None:
+    async with open_web(agent()) as web:
+        response = await web.client.post(RUNS, json={"ask": ask})
+        assert response.json()["detail"] == "it is blank; it needs at least one character"
 
 
 async def test_data_that_is_nested_too_deeply_is_refused() -> None:

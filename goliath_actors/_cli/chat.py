@@ -202,6 +202,9 @@ class Session:
             self._failed(error)
         else:
             self.view.finish(result)
+            if self.manner.traceback:
+                for diagnostic in result.diagnostics:  # what a tool of theirs raised, first of all
+                    self._trace(diagnostic.error)
             if not result.text and result.reason is not None:
                 escalation = self.view.escalation
                 error_text = escalation.error if escalation is not None else None
@@ -222,7 +225,10 @@ class Session:
     def _failed(self, error: Exception) -> None:
         self._complain(explain(error, self.manner.where))
         if self.manner.traceback:
-            self.errors.line("".join(traceback.format_exception(error)).rstrip(), "dim")
+            self._trace(error)
+
+    def _trace(self, error: BaseException) -> None:
+        self.errors.line("".join(traceback.format_exception(error)).rstrip(), "dim")
 
     def complain(self, text: str) -> None:
         """Say what was wrong with a line, and count it as failed."""

@@ -52,6 +52,7 @@ def show_tools(screen: Screen, agent: Agent[Any]) -> None:
     tools = list(agent.tool_table.values())
     if not tools:
         screen.line(f"agent {agent.name!r} has no tools")
+        _show_later(screen, agent)
         return
     for tool in tools:
         screen.spans((tool.name, "bold"), (f"({parameters_line(tool.parameters)})", ""))
@@ -66,6 +67,18 @@ def show_tools(screen: Screen, agent: Agent[Any]) -> None:
     else:
         count = f"{len(tools)} tools; of these, {writes or 'none'} may change data"
     screen.wrapped(f"agent {agent.name!r} has {count}", "dim")
+    _show_later(screen, agent)
+
+
+def _show_later(screen: Screen, agent: Agent[Any]) -> None:
+    """Say which extensions may have tools that are not known yet: those whose tools are a property."""
+    later = [
+        extension.name
+        for extension in agent.extensions
+        if isinstance(getattr(type(extension), "tools", None), property)
+    ]
+    if later:
+        screen.wrapped(f"tools of {', '.join(later)} are known only while a runtime is open", "dim")
 
 
 def _marks(tool: Tool) -> str:
@@ -145,19 +158,12 @@ def show_hooks(screen: Screen) -> None:
         screen.line(_row(head, widths), "bold")
         for row in rows:
             screen.spans((row[0].ljust(widths[0] + _GAP), "cyan"), (_row(row[1:], widths[1:]), ""))
-        _show_unbuilt(screen)
         return
     for name, when, answers, composition, lenient, asked_by in rows:
         screen.line(name, "cyan")
         screen.wrapped(when, indent="    ")
         screen.wrapped(f"may answer: {answers}", indent="    ")
         screen.wrapped(f"{composition}; lenient: {lenient}; asked by {asked_by}", "dim", indent="    ")
-    _show_unbuilt(screen)
-
-
-def _show_unbuilt(screen: Screen) -> None:
-    screen.line()
-    screen.wrapped("ToolLoop is not built yet: what it alone asks is asked by nothing in this version", "dim")
 
 
 def _row(values: Sequence[str], widths: Sequence[int]) -> str:

@@ -20,7 +20,10 @@ def load_agent(spec: str, folder: str) -> Agent[Any]:
     """
     module_name, colon, path = spec.partition(":")
     if not colon or not module_name.strip() or not path.strip():
-        raise ConfigError(f"{spec!r} names no agent; write module:agent, such as myapp.bot:agent")
+        raise ConfigError(
+            f"{spec!r} names no agent; write module:agent, such as myapp.bot:agent"
+            + ("; an ask comes from standard input" if " " in spec.strip() else "")
+        )
     if "/" in module_name or "\\" in module_name or module_name.startswith(".") or module_name.endswith(".py"):
         raise ConfigError(_not_a_file(spec, module_name, path))
     if folder not in sys.path:

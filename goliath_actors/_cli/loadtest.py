@@ -98,7 +98,7 @@ def _target(
         if agent is not None or arguments.model_url is not None:
             raise ConfigError("--backend drives a server, which has its agent and model; leave the others out")
         check_host("--backend", arguments.backend, arguments.allow_host)
-        return BackendTarget(arguments.backend, token=environ.get("GOLIATH_TOKEN"))
+        return BackendTarget(arguments.backend, token=environ.get("GOLIATH_TOKEN", "").strip() or None)
     if arguments.model_url is None:
         if arguments.model is not None:
             raise ConfigError("--model names a model of the server at --model-url, which is missing")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 import re
+from collections.abc import Sequence
 from typing import NoReturn
 
 from goliath_actors import __version__
 
-__all__ = ["build_parser"]
+__all__ = ["build_parser", "refuse_unknown"]
 
 _TOP = """\
 examples:
@@ -92,12 +93,12 @@ examples:
   goliath-actors loadtest --scenario evening.toml --html report.html
   goliath-actors loadtest myapp.bot:agent --rate 50 --duration 1min
   goliath-actors loadtest --model-url http://127.0.0.1:8000/v1 --model qwen3:4b --conversations 200
-  goliath-actors loadtest --backend http://127.0.0.1:8080 --conversations 500 --fail-if 'p99>2s' --fail-if 'errors>1%'
+  goliath-actors loadtest --backend http://127.0.0.1:8765 --conversations 500 --fail-if 'p99>2s' --fail-if 'errors>1%'
 
 open loop (--rate): asks come at that rate whatever the answers do, and latency counts from the intended start.
 closed loop (--conversations alone): each client asks, waits, thinks and asks again.
 Ctrl-C ends it early, with no report. It ends by itself: --duration, --max-asks, and a minute for the last answers.
-A backend's bearer token is read from GOLIATH_TOKEN, a model server's key from OPENAI_API_KEY.
+A backend's bearer token (scope admin) is read from GOLIATH_TOKEN, a model server's key from OPENAI_API_KEY.
 exit codes: 0 ok, 1 a check failed or a threshold is broken, 2 wrong usage, 130 interrupted.
 """
 
@@ -120,6 +121,12 @@ class _Parser(argparse.ArgumentParser):
             commands = wrong[2].replace("'", "")
             message = f"there is no command {wrong[1]} (there are {commands})"
         self.exit(2, f"goliath-actors: {message}; see '{self.prog} --help'\n")
+
+
+def refuse_unknown(arguments: Sequence[str], command: str | None) -> NoReturn:
+    """End the program, as argparse does, but point to the help of the command in whose line they stand."""
+    prog = "goliath-actors" if command is None else f"goliath-actors {command}"
+    _Parser(prog=prog).error(f"unrecognized arguments: {' '.join(arguments)}")
 
 
 def _seconds(text: str) -> float:

@@ -166,7 +166,10 @@ def _tokens(file: str | None, environ: Mapping[str, str]) -> tuple[Token, ...]:
         try:
             found += read(Path(file).read_text(encoding="utf-8"), file)
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the token file {file!r} cannot be read ({error})") from error
+            why = (isinstance(error, OSError) and error.strerror) or str(error)
+            raise ConfigError(
+                f"the token file {file!r} cannot be read ({why}); 'goliath-actors token NAME >> {file}' makes one"
+            ) from error
         if not found:
             raise ConfigError(f"the token file {file!r} has no token; 'goliath-actors token NAME' makes one")
     if environ.get(TOKENS, "").strip():

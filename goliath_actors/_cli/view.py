@@ -132,6 +132,8 @@ class View:
         elif isinstance(event, ToolFinished):
             status = "" if event.status == "executed" else f"[{event.status}] "
             self._step("result", status + event.result, "dim" if not status else "yellow")
+            if event.error is not None:
+                self._step("error", event.error, "yellow")
         elif isinstance(event, Confirm):
             self._instead = "" if event.approved else "refused"
             if self.asks:

@@ -148,7 +148,11 @@ class BackendTarget:
                 f"nothing answers at {place(self._base)} ({type(error).__name__}); is it running?"
             ) from error
         if status in (401, 403):
-            raise ConfigError(f"{place(self._base)} wants a token that may read statistics; set GOLIATH_TOKEN")
+            given = "one" if self.token is None else "another one"
+            raise ConfigError(
+                f"{place(self._base)} wants a token of scope 'admin'; set GOLIATH_TOKEN to {given} "
+                "('goliath-actors token NAME --scopes admin' makes one)"
+            )
         counts = data.get("runtime", data) if isinstance(data, dict) else None
         if status != 200 or not isinstance(counts, dict) or "accepted" not in counts:
             raise ConfigError(f"{place(self._base)} is no chat backend of goliath_actors (status {status})")

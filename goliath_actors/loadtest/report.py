@@ -127,7 +127,7 @@ def make_report(
     broken = []
     for threshold in thresholds:
         if threshold.broken(figures):
-            broken.append(f"{threshold.text}: it is {threshold.value(figures):.4g}")
+            broken.append(f"{threshold.text}: it is {_shown(threshold, threshold.value(figures))}")
     return LoadReport(
         name=scenario.name,
         target=target,
@@ -146,6 +146,13 @@ def make_report(
         },
         scenario=_plain(attrs.asdict(scenario)),
     )
+
+
+def _shown(threshold: Threshold, value: float) -> str:
+    """Return a threshold's figure in the unit in which its limit was written, or as a time."""
+    if threshold.track:
+        return seconds(value)
+    return f"{value:.1%}" if threshold.share else f"{value:.4g}"
 
 
 def _plain(value: Any) -> Any:

@@ -248,4 +248,7 @@ def read_scenario(path: Path) -> Scenario:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"the scenario {path} is no TOML: {error}") from error
     data.setdefault("name", path.stem)
-    return scenario_of(data, path.parent)
+    try:
+        return scenario_of(data, path.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{path.name}: {error}") from error

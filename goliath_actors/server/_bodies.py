@@ -39,6 +39,7 @@ MAX_KEY: Final = 200
 MAX_INT: Final = 2**53 - 1
 
 Text = Annotated[str, msgspec.Meta(pattern=r"\S")]  # how long it may be, `max_body` says
+_BLANK: Final = r"Expected `str` matching regex '\\S'"  # msgspec's words for a `Text` without any
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT)]
 Reason = Annotated[str, msgspec.Meta(max_length=1000)]
@@ -153,6 +154,7 @@ async def read_json(request: Request, kind: type[B], limit: int, seconds: float,
 
 
 def _invalid(words: str) -> Problem:
+    words = words.replace(_BLANK, "it is blank; it needs at least one character")
     found = _WHERE.search(words)
     field = found[1] if found else None
     unknown = re.search(r"unknown field `(.*?)`", words)

@@ -106,7 +106,7 @@ class ServerConfig:
         if self.host not in LOOPBACK_HOSTS and not self.tokens and not self.insecure:
             raise ConfigError(
                 f"without tokens everybody who can reach {self.host!r} could ask, read and abort; "
-                "configure tokens, listen on 127.0.0.1, or say insecure=True to mean it"
+                "configure tokens (--token-file), listen on 127.0.0.1, or say insecure=True (--insecure) to mean it"
             )
 
     @property

@@ -52,7 +52,9 @@ def admit(request: Request, config: ServerConfig, scope: str) -> Visitor:
     kind, _, presented = request.headers.get("authorization", "").partition(" ")
     token = match_token(config.tokens, presented.strip()) if kind.lower() == "bearer" and presented.strip() else None
     if token is None:
-        raise Problem("unauthorized", "send the header Authorization: Bearer TOKEN")
+        if not presented.strip():
+            raise Problem("unauthorized", "send the header Authorization: Bearer TOKEN")
+        raise Problem("unauthorized", "the server does not know this token; it reads its tokens when it starts")
     if not token.may(scope):
         raise Problem("forbidden", f"this needs a token with the scope {scope!r}")
     return Visitor(token.principal, token.scopes)

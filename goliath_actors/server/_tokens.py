@@ -47,7 +47,9 @@ class Token:
         if unknown or not self.scopes:
             raise ConfigError(f"scopes of a token are some of {', '.join(SCOPES)}, not {', '.join(unknown) or 'none'}")
         if not _HASH.fullmatch(self.hash):
-            raise ConfigError("a token is kept as sha256: and 64 hexadecimal digits; hash_token makes that of a token")
+            raise ConfigError(
+                "a token is kept as sha256: and 64 hexadecimal digits; 'goliath-actors token NAME' makes such a line"
+            )
 
     def may(self, scope: str) -> bool:
         """Say whether the token allows what needs `scope`. `chat` includes `read`, `admin` includes both."""
