@@ -87,7 +87,7 @@ class Tracing(Extension[Any]):
         name: str = "tracing",
     ) -> None:
         if importlib.util.find_spec("opentelemetry") is None:
-            raise ConfigError("Tracing needs the library opentelemetry-api; install goliath-actors[otel]")
+            raise ConfigError("Tracing needs the library opentelemetry-api: pip install '/path/to/clone[otel]'")
         from opentelemetry import trace
 
         if not isinstance(contents, bool):

@@ -43,6 +43,8 @@ except BlockingIOError:
   if [ ! -x .venv/bin/python ]; then
     echo "setting up .venv with $("$python" --version) (once)" >&2
     "$python" -m venv .venv || exit 1
+  else
+    echo "adding what $lock names to .venv (once, a minute or two)" >&2
   fi
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r "$lock" || exit 1
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . || exit 1

@@ -648,7 +648,7 @@ def test_what_could_never_work_is_refused_at_once(options: dict[str, Any], words
 
 def test_without_the_library_the_extension_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
-    with pytest.raises(ConfigError, match=r"goliath-actors\[mcp\]"):
+    with pytest.raises(ConfigError, match=r"/path/to/clone\[mcp\]"):
         McpTools(stdio=["x"])
 
 

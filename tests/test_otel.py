@@ -395,7 +395,7 @@ def test_wrong_settings_are_refused_and_a_missing_library_is_named(monkeypatch: 
     with pytest.raises(ConfigError, match="provider"):
         Tracing(provider=3)  # type: ignore[arg-type]  # the mistake under test
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(ConfigError, match=r"goliath-actors\[otel\]"):
+    with pytest.raises(ConfigError, match=r"/path/to/clone\[otel\]"):
         Tracing()
 
 

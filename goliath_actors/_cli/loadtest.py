@@ -42,7 +42,7 @@ def run_loadtest(
         if error.name not in ("hdrh", "rich", "matplotlib"):
             raise
         raise ConfigError(
-            f"a load test needs {error.name}, which is not installed; install goliath-actors[loadtest]"
+            f"a load test needs {error.name}, which is not installed: pip install '/path/to/clone[loadtest]'"
         ) from error
     thresholds = [loadtest.read_threshold(text) for text in arguments.fail_if]
     for path in (arguments.json, arguments.html):

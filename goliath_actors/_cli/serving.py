@@ -98,7 +98,7 @@ def _server_room() -> Any:
         from goliath_actors import server
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"{error.name} is not installed; the server needs the extra 'web': pip install 'goliath_actors[web]'"
+            f"{error.name} is not installed; the server needs the extra 'web': pip install '/path/to/clone[web]'"
         ) from error
     return server
 
@@ -186,7 +186,7 @@ def _store(file: str) -> Store | None:
         except ModuleNotFoundError as error:
             raise ConfigError(
                 f"{error.name} is not installed; a database needs the extra 'postgres': "
-                "pip install 'goliath_actors[postgres]'"
+                "pip install '/path/to/clone[postgres]'"
             ) from error
         # Other processes may serve the same conversations from it.
         return LeasedStore(PostgresStore(file))

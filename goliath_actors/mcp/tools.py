@@ -97,7 +97,7 @@ class McpTools(Extension[Any]):
         on_progress: Callable[[McpProgress], object] | None = None,
     ) -> None:
         if importlib.util.find_spec("mcp") is None:
-            raise ConfigError("McpTools needs the mcp library; install goliath-actors[mcp]")
+            raise ConfigError("McpTools needs the mcp library: pip install '/path/to/clone[mcp]'")
         if not isinstance(name, str) or not name.strip():
             raise ConfigError(f"McpTools(name=...) must be a string with text in it, not {name!r}")
         self.name = name
