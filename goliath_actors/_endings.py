@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from ._callables import call_with
+from ._final import settle_answer
 from ._judge import Escalated
 from ._kept import kept_steps
 from ._memory import remember
@@ -21,7 +22,7 @@ from ._session import Session
 from ._work import CallbackContext, Ending, Work
 from .errors import FallbackError
 from .events import Answer, Escalate
-from .hooks import AfterAnswer, BeforeFallback, Stop
+from .hooks import BeforeFallback, Stop
 from .values import FallbackAnswer, FallbackRequest, Memory, Responded, Step
 
 __all__ = ["Endings"]
@@ -136,15 +137,7 @@ class Endings:
         """
         work = self.work
         journal = work.journal
-        if work.panel.hears("after_answer"):
-            question = AfterAnswer(text, journal.handled_by, best_effort, tuple(journal.steps))
-            decision = await work.panel.decide("after_answer", question)
-            if isinstance(decision.verdict, Stop):
-                raise work.panel.stop("after_answer", decision)
-            text = decision.question.text
-        journal.enter("answer")
-        # C10: an abort that came before the answer is honoured here; behind the event it comes too late.
-        await trio.lowlevel.checkpoint_if_cancelled()
+        text = await settle_answer(work, text, best_effort)
         if brief is not None:
             journal.steps.append(Step(len(journal.steps), "answer", brief, text=text))
         journal.emit(Answer, text=text)

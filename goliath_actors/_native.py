@@ -16,6 +16,7 @@ from ._call import NEW_MESSAGE_REASON
 from ._decisions import RunStopped, StreamVerdict
 from ._entrance import before_run
 from ._envelope import Envelope
+from ._final import settle_answer
 from ._request import say
 from ._rewrites import before_rewrite as ask_before_rewrite
 from ._stream import Screen
@@ -27,7 +28,6 @@ from .abc import Entry
 from .errors import NotWaiting
 from .events import Answer, Confirm, RunWaiting, Steered
 from .hooks import (
-    AfterAnswer,
     AfterRewrite,
     AfterStep,
     AfterTools,
@@ -35,7 +35,6 @@ from .hooks import (
     Continue,
     NextStep,
     Respond,
-    Stop,
 )
 from .values import Message, Plan, Responded, Step
 
@@ -310,15 +309,7 @@ class NativeRun:
         """
         work = self.work
         journal = work.journal
-        if work.panel.hears("after_answer"):
-            question = AfterAnswer(text, journal.handled_by, best_effort, tuple(journal.steps))
-            decision = await work.panel.decide("after_answer", question)
-            if isinstance(decision.verdict, Stop):
-                raise work.panel.stop("after_answer", decision)
-            text = decision.question.text
-        journal.enter("answer")
-        # C10: an abort that came before the answer is honoured here; behind the event it comes too late.
-        await trio.lowlevel.checkpoint_if_cancelled()
+        text = await settle_answer(work, text, best_effort)
         journal.steps.append(Step(len(journal.steps), "answer", text=text))
         self.screen.keep()
         journal.emit(Answer, text=text)
