@@ -14,23 +14,22 @@ import trio
 
 from ._agent import Agent, check_seconds, is_same, output_schema
 from ._arguments import check_ask, checked_id, hint
-from ._conversation import Actor, Entry, label_of
+from ._conversation import Actor, Entry
 from ._engine import Engine
 from ._envelope import Envelope, Job, Run, RunOptions, Wait
 from ._history import Histories
 from ._journal import RunJournal
 from ._panel import Panel
+from ._refusals import Refusals
 from ._toolloop import ToolLoop
-from ._waits import refuse_cycle, refuse_line, waiter
+from ._waits import refuse_cycle, waiter
 from .abc import Store
-from .errors import ConfigError, ConversationBusy, MailboxFull, RunAborted
+from .errors import ConfigError, RunAborted
 from .values import Outcome
 
 __all__ = ["RESUMED", "Acceptance", "AskOptions", "listed"]
 
 REWRITE = "(rewrite)"  # the ask of what changes visibility, as the hooks that it asks see it
-# Replacements that were replaced before they began, beyond what a full mailbox holds: each keeps its place (R7).
-REPLACED_AT_MOST = 1000
 
 RESUMED = "(resume)"  # the ask of an episode that takes up waiting calls, as observers see it
 
@@ -63,8 +62,7 @@ class Acceptance:
         self._engine = engine
         # The agent that an ask means that names none: sub-agents came along, nobody gave them.
         self._only = only
-        self._mailbox_capacity = mailbox_capacity
-        self._max_waiting = max_waiting
+        self._refuse = Refusals(engine, mailbox_capacity, max_waiting)
         self.finish_timeout = finish_timeout
         self._plain = RunOptions(finish_timeout=finish_timeout)
         # Run ids are unique across processes, forked ones too, without asking the system for randomness each time.
@@ -123,14 +121,14 @@ class Acceptance:
         check_seconds("timeout", timeout, zero=True)
         engine = self._engine
         if engine.life.state != "open":
-            self._refuse_late(waits=waits)
+            self._refuse.late(waits=waits)
         actor = entry.actors.get(conversation_id)
         if actor is not None:
-            self._refuse_busy(actor, when_busy, waits=waits)
+            self._refuse.busy(actor, when_busy, waits=waits)
         if waits and (actor is None or actor.current is None):
-            self._refuse_line(entry, conversation_id, actor)
-        if self._max_waiting is not None and when_busy != "replace":
-            self._refuse_waiting(actor, self._max_waiting)
+            self._refuse.line(entry, conversation_id, actor)
+        if when_busy != "replace":
+            self._refuse.waiting(actor)
         actor = engine.directory.make(entry, conversation_id)
         run = self.make(entry, conversation_id, ask, context, timeout, options, on_event)
         run.conversation = actor
@@ -181,8 +179,8 @@ class Acceptance:
         check_ask(text, options, on_event, when_busy)
         check_seconds("timeout", timeout, zero=True)
         if self._engine.life.state != "open":
-            self._refuse_late(waits=False)
-        self._refuse_crowd(actor)
+            self._refuse.late(waits=False)
+        self._refuse.crowd(actor)
         own = head.context if context is None else context
         run = self.make(entry, conversation_id, text, own, timeout, options, on_event)
         run.conversation = actor
@@ -236,8 +234,7 @@ class Acceptance:
         Raises: `RuntimeClosed`, `ReentrantRun`, `MailboxFull`.
         """
         actor = self._actor_for_job(entry, conversation_id)
-        if actor.current is not None and actor.waiting >= self._mailbox_capacity:
-            raise MailboxFull("conversation", actor.waiting, self._mailbox_capacity)
+        self._refuse.turn(actor)
         run, panel = self.outside(entry, conversation_id)
         job = Job(partial(work, panel), actor, copy_context(), "rewrite", run)
         if run is not None:
@@ -327,55 +324,6 @@ class Acceptance:
         if confirm is None and confirm_timeout is None and output is None and answers is None and rewrite is None:
             return self._plain
         return RunOptions(confirm, confirm_timeout, output_schema(output), self.finish_timeout, answers, rewrite)
-
-    # --- refusals ---------------------------------------------------------------------------------------------------
-
-    def _refuse_late(self, *, waits: bool) -> None:
-        """Refuse an ask that comes after the runtime began to close, but for those that its runs may still make."""
-        state = self._engine.life.state
-        if not (state == "closing" or (state == "draining" and waits)) or self._engine.asker() is None:
-            raise self._engine.life.refusal()
-
-    def _refuse_busy(self, actor: Actor, when_busy: str, *, waits: bool) -> None:
-        if waits:
-            asker = waiter()
-            if asker is not None:
-                refuse_cycle(asker, actor, lends=self._engine.owns(asker))
-        if actor.current is None:
-            return
-        if when_busy == "refuse":
-            raise ConversationBusy(actor.conversation_id)
-        if when_busy == "queue":
-            self._refuse_crowd(actor)
-        elif actor.waiting >= 2 * self._mailbox_capacity + REPLACED_AT_MOST:
-            raise MailboxFull("conversation", actor.waiting, self._mailbox_capacity)
-
-    def _refuse_line(self, entry: Entry, conversation_id: str | None, actor: Actor | None) -> None:
-        """Refuse a run of another runtime, which has no slot here to lend, a wait for one that never comes free."""
-        turns, asker = self._engine.turns, waiter()
-        free = turns.limit is None or turns.running < turns.limit
-        if free or asker is None or self._engine.owns(asker) or (actor is not None and actor.sponsors):
-            return
-        refuse_line(asker, label_of(entry, conversation_id), turns)
-
-    def _refuse_crowd(self, actor: Actor) -> None:
-        crowd = actor.crowd(self._mailbox_capacity)
-        if crowd >= self._mailbox_capacity:
-            raise MailboxFull("conversation", crowd, self._mailbox_capacity)
-
-    def _refuse_waiting(self, actor: Actor | None, at_most: int) -> None:
-        waiting = self._engine.life.crowd(at_most)
-        if waiting < at_most:
-            return
-        turns = self._engine.turns
-        if actor is not None and actor.current is not None:
-            starts = False
-        elif actor is not None:
-            starts = turns.would_start(actor)
-        else:
-            starts = turns.limit is None or turns.running < turns.limit
-        if not starts:
-            raise MailboxFull("runtime", waiting, at_most)
 
 
 def _replace(actor: Actor, run: Envelope) -> None:

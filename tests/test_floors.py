@@ -45,6 +45,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_conversation", "_lifespans"),
     ("_directory", "_life"),
     ("_engine",),
+    ("_refusals",),
     ("_acceptance",),
     ("_doors",),
     ("_facade",),
