@@ -307,6 +307,18 @@ async def test_ids_that_are_no_text_are_refused_and_not_one_conversation() -> No
         assert asked.json()["conversation_id"] == "\ufffd"
 
 
+async def test_nobody_speaks_http_2_here() -> None:
+    """What its window has no room for would be kept in memory, for as long as a client likes."""
+    async with open_web(agent("Hello.")) as web:
+        upgrade = await web.connect()
+        rows = {"upgrade": "h2c", "http2-settings": "AAMAAABkAAQAAP__", "connection": "Upgrade, HTTP2-Settings"}
+        await upgrade.send("GET", "/healthz", **rows)
+        assert (await upgrade.read_until(b'{"status":"ok"}')).startswith(b"HTTP/1.1 200")
+        knowing = await web.connect()
+        await knowing.stream.send_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
+        assert (await knowing.read_to_end()).startswith(b"HTTP/1.1 4")
+
+
 # --- requests -------------------------------------------------------------------------------------------------------
 
 RUNS = "/v1/conversations/c/runs"

@@ -6,6 +6,8 @@ What is known of Hypercorn's trio worker, each with a test:
   the server, for ever. The kernel ends such a connection (`TCP_USER_TIMEOUT`), which the listening socket hands on.
 - What its protocols raise leaves the connection's task: bytes that no client sends, behind a request for a web socket,
   would end the server. So its connections are used, and its worker, which puts them all into one nursery, is not.
+- Its HTTP/2 keeps what a client's window has no room for in memory, without a bound, and the kernel sees no client that
+  has stopped reading. Browsers speak it over TLS alone, which this server has not, so it is not spoken.
 """
 
 from __future__ import annotations
@@ -65,8 +67,7 @@ async def listen(
             return
         count += 1
         try:
-            connection: Any = TCPServer(wrapped, own, context, {}, stream)  # type: ignore[arg-type]
-            await connection.run()
+            await _Connection(wrapped, own, context, {}, stream).run()  # type: ignore[arg-type]
         except ExceptionGroup as group:
             _note(group.exceptions[0])
         except BaseExceptionGroup as group:  # an error, and the end of the server on top of it
@@ -89,6 +90,19 @@ async def listen(
         await context.terminated.set()  # those that wait for another request end now
         # From the moment it is to end: runs get their grace, responses their time to be sent.
         connections.cancel_scope.deadline = trio.current_time() + config.drain_grace + LEAVE
+
+
+class _Connection(TCPServer):
+    """A connection that stays with HTTP/1.1, whatever its client would like to change to."""
+
+    async def _read_data(self) -> None:
+        protocol: Any = self.protocol.protocol
+        protocol._check_protocol = _stay
+        await super()._read_data()
+
+
+async def _stay(request: Any) -> None:
+    """In the place of what looks for a wish for HTTP/2."""
 
 
 def _note(error: BaseException) -> None:
