@@ -241,9 +241,11 @@ class Agent(Generic[C]):
             for tool in tools:
                 if not isinstance(tool, Tool):
                     name = getattr(tool, "__name__", repr(tool))
-                    raise ConfigError(
-                        f"{owner}: {name} is no tool; decorate the function with @tool or make a Tool(...)"
-                    )
+                    how = "decorate the function with @tool or make a Tool(...)"
+                    if isinstance(tool, Agent):
+                        name, how = f"agent {tool.name!r}", "make one of it with as_tool(description=...)"
+                    raise ConfigError(f"{owner}: {name} is no tool; {how}")
+                tool.check_bound()
                 if tool.name in table:
                     if lenient:
                         continue
@@ -286,7 +288,8 @@ class Agent(Generic[C]):
         for name in ("confirm", "fallback", "on_event"):
             value = getattr(self, name)
             if value is not None and not callable(value):
-                raise ConfigError(f"Agent({name}=...) must be callable, not {type(value).__name__}")
+                how = "; approve_all lets every call go ahead" if name == "confirm" else ""
+                raise ConfigError(f"Agent({name}=...) must be callable, not {type(value).__name__}{how}")
             if value is not None:
                 check_takes(f"Agent({name}=...)", value, *CALLBACKS[name])
         check_on_event("Agent(on_event=...)", self.on_event)

@@ -94,12 +94,14 @@ def open_runtime(
     Cancellation: a normal end of the block waits for every accepted run. An exception in the block, or cancellation
     from outside, aborts all of them (cause `shutdown`), tells every observer, and then passes, a single error bare.
     """
-    return _Whole(_opened(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout))
+    return _RuntimeBlock(
+        _opened(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
+    )
 
 
 @final
 @attrs.define(eq=False)
-class _Whole:
+class _RuntimeBlock:
     """A block that Ctrl-C does not catch between its manager's frames, half entered or half left."""
 
     _manager: AbstractAsyncContextManager[tuple[Engine, Runtime]]
@@ -188,7 +190,9 @@ async def serve_runtime(
 
     Cancellation: aborts every run (cause `shutdown`), tells the observers, then passes.
     """
-    whole = _Whole(_opened(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout))
+    whole = _RuntimeBlock(
+        _opened(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
+    )
     async with whole as runtime:
         task_status.started(runtime)
         await whole.wait_drained()

@@ -169,6 +169,11 @@ class Tool:
         bound = types.MethodType(self.execute, instance)
         return attrs.evolve(self, execute=bound, _signature=attrs.evolve(signature, takes_self=False))
 
+    def check_bound(self) -> None:
+        """Raise `ConfigError` if this is a method that was read from its class, and so has no object to work on."""
+        if self._signature is not None and self._signature.takes_self:
+            raise ConfigError(f"{self.name} is a method of a class; add the tool of an object, as in `kit.{self.name}`")
+
     def check(self, raw: Any) -> CheckedInput:
         """Check and type the arguments of one call; every transform in the schema runs once.
 
@@ -222,8 +227,7 @@ class Tool:
 
         Raises: what the function raised; ConfigError for a method that was never bound to an object.
         """
-        if self._signature is not None and self._signature.takes_self:
-            raise ConfigError(f"{self.name} is a method of a class; add the tool of an object, as in `kit.{self.name}`")
+        self.check_bound()
         values: dict[str, Any] = copy.deepcopy(dict(checked.kwargs))
         if self._raw is not None:
             return self.execute(values["input"], ctx) if self._takes_context else self.execute(values["input"])

@@ -28,6 +28,13 @@ async def add(title: str) -> str:
     return title
 
 
+class Kit:
+    @tool
+    async def count(self) -> str:
+        """Count."""
+        return "three"
+
+
 class Named(Extension[Any]):
     def __init__(self, name: str = "named") -> None:
         self.name = name
@@ -46,6 +53,8 @@ MODEL = ScriptedModel([])
         ({"instructions": 5}, "instructions=...* must be a string"),
         ({"tools": look}, "must be a list, not one Tool; put it in brackets"),
         ({"tools": [lambda: 1]}, "is no tool; decorate the function with @tool"),
+        ({"tools": [Agent(name="b", model=ScriptedModel([]))]}, r"agent 'b' is no tool; make one of it with as_tool\("),
+        ({"tools": [Kit.count]}, "count is a method of a class; add the tool of an object, as in `kit.count`"),
         ({"tools": [look, look]}, "two tools are named 'look'"),
         ({"tools": [add], "confirm": approve_all}, "requires 'look', which the agent does not have"),
         ({"tools": [look, add]}, "'add' must be confirmed.*confirm=approve_all"),
@@ -55,7 +64,7 @@ MODEL = ScriptedModel([])
         ({"examples": [3]}, "takes strings or sequences of strings"),
         ({"facts": {"day": 1}}, "facts must map strings to strings; 'day' maps to int"),
         ({"facts": [1]}, "facts must be a mapping"),
-        ({"confirm": 3}, "confirm=...* must be callable"),
+        ({"confirm": True}, "confirm=...* must be callable, not bool; approve_all lets every call go ahead"),
         ({"confirm_timeout": 0}, "confirm_timeout=...* must be a positive number of seconds or None"),
         ({"fallback": "cloud"}, "fallback=...* must be callable"),
         ({"on_event": 3}, "on_event=...* must be callable"),
