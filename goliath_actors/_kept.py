@@ -15,6 +15,7 @@ import trio
 
 from ._frozen import thaw
 from ._provider import describe
+from ._staging import OPEN_RUN
 from ._work import Work
 from .abc import UNSET, Change, Entry, Record
 from .errors import StoreConflict
@@ -38,14 +39,13 @@ __all__ = [
 RECENT_EXCHANGES = 3
 CONFLICTS = 8  # how often a commit is tried while an application writes to the same record
 SAVE_SECONDS = 10.0  # C10: the bound on saving where `finish_timeout` is None
-OPEN = "open_run"  # key of a record's private data: a run with writes that was not closed yet
 
 INTERRUPTED = "(No answer: this run ended early. What it did, or may have done, is listed.)"
 
 
 async def close_interrupted(work: Work) -> None:
     """Close a run that was in progress when its process ended: its writes become one flagged exchange (S7)."""
-    left: Any = work.record.private.get(OPEN)
+    left: Any = work.record.private.get(OPEN_RUN)
     if left is None:
         return
     exchange = _interrupted(left)
@@ -110,9 +110,9 @@ async def commit(work: Work, make: Callable[[Record], Change]) -> None:
 
 
 def without_open(record: Record) -> Any:
-    if OPEN not in record.private:
+    if OPEN_RUN not in record.private:
         return UNSET
-    return {key: value for key, value in record.private.items() if key != OPEN}
+    return {key: value for key, value in record.private.items() if key != OPEN_RUN}
 
 
 _SHOWN = ("call_id", "tool", "input", "status", "result")
@@ -165,14 +165,14 @@ async def open_run(work: Work, step: Step) -> None:
     mark = {"run_id": work.journal.run_id, "ask": work.ask, "at": time.time(), "steps": steps}
 
     def change(record: Record) -> Change:
-        return Change(private={**record.private, OPEN: mark})
+        return Change(private={**record.private, OPEN_RUN: mark})
 
     with work.journal.origin("memory"):
         await commit(work, change)
 
 
 def _is_open(work: Work) -> bool:
-    mark = work.record.private.get(OPEN)
+    mark = work.record.private.get(OPEN_RUN)
     return isinstance(mark, Mapping) and mark.get("run_id") == work.journal.run_id
 
 

@@ -17,10 +17,10 @@ import trio
 from ._envelope import current_run
 from ._journal import RunJournal
 from ._panel import Panel
+from ._staging import CURSOR, Staged
 from .abc import Entry, Record, Store
 from .errors import ObserverTimeout, StoreConflict, StoreError
 from .hooks import AfterRewrite, BeforeAppend, BeforeRewrite
-from .threads import Staged
 from .values import Page
 
 __all__ = ["Afterwards", "ApplicationDoors", "before_rewrite", "commit_staged"]
@@ -131,7 +131,7 @@ class ApplicationDoors:
         metadata, private = ({}, {}) if panel is None else await before_rewrite(panel, "visibility", changes)
         gone = staged.no_private
         if any(entry_id in summarised and change["after"][1] for entry_id, change in changes.items()):
-            gone |= {"compaction"}  # the model is to see again what a summary stands for: the history is read past it
+            gone |= {CURSOR}  # the model is to see again what a summary stands for: the history is read past it
         staged = attrs.evolve(
             staged,
             metadata={**staged.metadata, **metadata},
@@ -148,7 +148,7 @@ class ApplicationDoors:
 
         Raises: `StoreError` naming an id that is not there.
         """
-        cursor: Any = record.private.get("compaction")
+        cursor: Any = record.private.get(CURSOR)
         through = cursor.get("through") if isinstance(cursor, Mapping) else None
         left, behind = set(staged.visibility), False
         found: dict[str, Entry] = {entry.id: entry for entry in staged.append if entry.id in left}

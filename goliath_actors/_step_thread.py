@@ -6,10 +6,11 @@ import attrs
 
 from ._kept import commit
 from ._rewrites import asked_to_append
+from ._staging import Staged
 from ._transcript import Transcript
 from .abc import Record
 from .errors import StoreConflict
-from .threads import Staged, StepThread
+from .threads import StepThread
 from .values import Page
 
 __all__ = ["step_thread"]

@@ -18,18 +18,17 @@ from ._composition import NOT_EXECUTED, sendable
 from ._history import History
 from ._kept import commit, saving_seconds
 from ._provider import describe
-from ._waiting import WAITING, WaitingCall, waiting_ask, waiting_calls, waiting_data
+from ._staging import APPENDED, CURSOR, WAITING
+from ._waiting import WaitingCall, waiting_ask, waiting_calls, waiting_data
 from ._work import Work
 from .abc import UNSET, Change, Entry, Record, Unset
 from .events import MemoryError
 from .hooks import BeforeAppend
-from .threads import APPENDED
 from .values import Message, ToolCall
 
-__all__ = ["CONTINUED", "CURSOR", "STEER", "Draft", "Transcript", "is_ask"]
+__all__ = ["CONTINUED", "STEER", "Draft", "Transcript", "is_ask"]
 
 PAGE = 200  # entries read at a time
-CURSOR = "compaction"  # key of a record's private data: {"through": the last entry that was summarised}
 STEER = "steer"  # key of an entry's private data: the id of the run that a text that was handed in would have become
 CONTINUED = "continued"  # key of an entry's private data: a hook goes on with this text
 

@@ -12,11 +12,10 @@ import attrs
 
 from ._frozen import freeze, thaw
 from ._json import snapshot
+from ._staging import WAITING
 from .values import Waiting
 
-__all__ = ["WAITING", "WaitingCall", "waiting_ask", "waiting_calls", "waiting_data"]
-
-WAITING = "waiting"  # key of a record's private data: {"ask": …, "calls": […]}
+__all__ = ["WaitingCall", "waiting_ask", "waiting_calls", "waiting_data"]
 
 
 @attrs.frozen(eq=False)

@@ -12,7 +12,8 @@ import trio
 from trio.testing import MockClock
 
 from goliath_actors import Conductor, Extension, Memory, RunAborted, Skip, Stop, open_runtime, tool
-from goliath_actors._kept import CONFLICTS, INTERRUPTED, OPEN
+from goliath_actors._kept import CONFLICTS, INTERRUPTED
+from goliath_actors._staging import OPEN_RUN
 from goliath_actors.abc import Change, ModelDone, ModelText, Record
 from goliath_actors.errors import GoliathExtensionError, ModelError
 from goliath_actors.events import Answer, MemoryError, Remember
@@ -224,7 +225,7 @@ async def test_a_write_is_committed_before_it_starts_and_closed_by_the_save() ->
 
     agent = planned([*MAKE, ANSWER, "done"], tools=[creator([], look)])
     result = await run(agent, "make it", store=store)
-    mark = seen[0][OPEN]
+    mark = seen[0][OPEN_RUN]
     assert (mark["ask"], mark["run_id"]) == ("make it", result.run_id)
     assert [(step["tool"], step["status"], step["input"]) for step in mark["steps"]] == [
         ("create", "unknown", {"title": "x"})
@@ -262,7 +263,7 @@ async def test_a_run_that_a_crash_left_open_is_closed_by_the_next_one() -> None:
             "nonsense",
         ],
     }
-    await store.commit("agent", Change(private={OPEN: mark, "other": 1}))
+    await store.commit("agent", Change(private={OPEN_RUN: mark, "other": 1}))
     agent = planned([ANSWER, "done"], tools=[creator([])])
     result = await run(agent, "and now?", store=store)
     check_events(result.trace)
@@ -277,7 +278,7 @@ async def test_a_run_that_a_crash_left_open_is_closed_by_the_next_one() -> None:
 @pytest.mark.parametrize("mark", ["odd", {"ask": 7, "at": "x", "steps": None}, {}])
 async def test_a_mark_that_cannot_be_read_is_closed_all_the_same(mark: Any) -> None:
     store = Durable()
-    await store.commit("agent", Change(private={OPEN: mark}))
+    await store.commit("agent", Change(private={OPEN_RUN: mark}))
     agent = planned(["done"])
     await run(agent, store=store)
     record = await store.load("agent")
@@ -287,7 +288,7 @@ async def test_a_mark_that_cannot_be_read_is_closed_all_the_same(mark: Any) -> N
 
 async def test_a_mark_that_cannot_be_closed_fails_the_run() -> None:
     inner = Durable()
-    await inner.commit("agent", Change(private={OPEN: {}}))
+    await inner.commit("agent", Change(private={OPEN_RUN: {}}))
     error = OSError("read-only")
     ending = await end(planned([]), store=FailingStore(inner, {"commit": error}))
     assert ending.error is error

@@ -10,14 +10,11 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from goliath_actors import Extension, Runtime, open_runtime
-from goliath_actors._kept import OPEN
-from goliath_actors._transcript import CURSOR
-from goliath_actors._waiting import WAITING
 from goliath_actors.abc import Change, Entry, Record, Store
 from goliath_actors.errors import ConfigError, GoliathExtensionError, StoreConflict, StoreError
 from goliath_actors.stores import InMemoryStore, SqliteStore
 from goliath_actors.testing import Gate
-from goliath_actors.threads import OWN, Mutation, RewritingMutation, StepThread
+from goliath_actors.threads import Mutation, RewritingMutation, StepThread
 from goliath_actors.values import Message
 
 from .native import check_requests, history, native, said
@@ -27,10 +24,6 @@ from .planned import planned, requests
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return InMemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "chat.db")
-
-
-def test_the_runtimes_own_keys_are_the_ones_that_it_uses() -> None:
-    assert {WAITING, CURSOR, OPEN} == OWN
 
 
 # --- staging ----------------------------------------------------------------------------------------------------------
@@ -269,9 +262,7 @@ async def test_a_lease_that_was_lost_is_a_conflict_and_a_newer_one_is_none(store
 # --- runs and mutations -----------------------------------------------------------------------------------------------
 
 
-async def test_metadata_may_change_while_a_run_goes_on_and_the_run_keeps_it(
-    store: Store, autojump_clock: MockClock
-) -> None:
+async def test_metadata_may_change_while_a_run_goes_on_and_the_run_keeps_it(store: Store) -> None:
     gate = Gate()
     async with open_runtime(native([gate.then("answer")]), store=store) as runtime:
         talk = runtime.conversation("ada")
