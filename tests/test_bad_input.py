@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from goliath_actors import Agent, Runtime, open_runtime, tool
 from goliath_actors.abc import Change, Record, Store
@@ -126,7 +125,7 @@ async def test_a_rewrite_without_an_ask_says_where_and_makes_nothing(store: Stor
         assert await everything(store, agent) == (Record(), [])
 
 
-async def test_a_rewrite_of_a_busy_conversation_waits_or_is_refused(store: Store, autojump_clock: MockClock) -> None:
+async def test_a_rewrite_of_a_busy_conversation_waits_or_is_refused(store: Store) -> None:
     gate = Gate()
     agent = native([gate.then("one"), "two"])
     async with open_runtime(agent, store=store, mailbox_capacity=1) as runtime:
