@@ -299,6 +299,21 @@ async def test_a_call_that_waits_is_told_and_taken_up() -> None:
         assert (await web.client.get("/v1/conversations/c")).json()["waiting_calls"] == []
 
 
+@pytest.mark.parametrize("door", ["resume", "runs"])
+async def test_a_call_that_a_failed_run_has_seen_to_waits_no_more(door: str) -> None:
+    @tool
+    async def fetch(ctx: ToolContext[Any]) -> str:
+        """Ask a person."""
+        return f"they said {await ctx.suspend({'question': 'which?'})}"
+
+    async with open_web(agent(tool_calls(("fetch", {})), RuntimeError("no"), tools=[fetch])) as web:
+        (waiting,) = (await web.ask("Hi.")).json()["result"]["waiting"]
+        body = {"answers": {waiting["call_id"]: "this"}} if door == "resume" else {"ask": "Never mind."}
+        response = await web.client.post(f"/v1/conversations/c/{door}", json=body)
+        assert response.json()["status"] == "error"
+        assert (await web.client.get("/v1/conversations/c")).json()["waiting_calls"] == []
+
+
 async def test_the_last_ask_is_answered_anew() -> None:
     async with open_web(agent("One.", "Two.")) as web:
         await web.ask("Hi.")

@@ -262,11 +262,24 @@ class Routes:
                     for hosted in active
                     for question in hosted.questions.values()
                 ],
-                "waiting_calls": _waiting_calls(record),
+                "waiting_calls": await self._waiting_calls(place, record),
                 "unanswered": _unanswered(record),
                 "can": {name: self.hosting.can_resume(place.agent) for name in ("steer", "resume", "regenerate")},
             }
         )
+
+    async def _waiting_calls(self, place: _Place, record: Record) -> list[Any]:
+        """Return the calls that a run has left waiting for a person, and that have no result since: a run that saw to
+        them may have ended without a result of its own."""
+        rows = (row["result"] for row in reversed(record.private.get("ended", ())) if row.get("result") is not None)
+        last: Mapping[str, Any] = next(rows, {})
+        waiting = list(last.get("waiting", ()))
+        open_calls: set[str | None] = set()
+        if waiting:
+            for entry in (await self._conversation(place).history(limit=MAX_PAGE)).entries:
+                open_calls.update(call.id for call in entry.message.tool_calls)
+                open_calls.discard(entry.message.tool_call_id)
+        return [call for call in waiting if call["call_id"] in open_calls]
 
     async def get_history(self, request: Request, visitor: Visitor) -> Response:
         """`GET /v1/conversations/{id}/history`: what was said, a page at a time, oldest first."""
@@ -389,14 +402,6 @@ def _unanswered(record: Record) -> list[dict[str, Any]]:
     return [
         {**{name: plain(row[name]) for name in names}, "reason": (row["result"] or {}).get("reason")} for row in rows
     ]
-
-
-def _waiting_calls(record: Record) -> list[Any]:
-    """Return the calls that the last run left waiting for a person."""
-    for row in reversed(record.private.get("ended", ())):
-        if row.get("result") is not None:
-            return list(row["result"].get("waiting", ()))
-    return []
 
 
 def _active_data(hosted: Hosted) -> dict[str, Any]:
