@@ -72,6 +72,12 @@ async def test_a_store_that_cannot_be_looked_through_stops_no_server() -> None:
         assert (await web.ask("Hi.")).json()["status"] == "completed"
 
 
+async def test_a_store_that_does_not_take_that_a_server_lives_stops_no_server() -> None:
+    store = FailingStore(InMemoryStore(), {"acquire": [OSError("gone")], "release": OSError("gone")})
+    async with open_web(agent("Hello."), store=LeasedStore(store)) as web:
+        assert (await web.ask("Hi.")).json()["result"]["text"] == "Hello."
+
+
 async def ends(web: Web, name: str) -> list[Any]:
     """Return the ends of the runs of a conversation that was recovered, once they are on record."""
     while True:

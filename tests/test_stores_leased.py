@@ -16,7 +16,7 @@ from goliath_actors._conformance import StoreCheck, store_conformance
 from goliath_actors.abc import Change, Store
 from goliath_actors.errors import ConfigError, ConversationElsewhere, LeaseLost, StoreError
 from goliath_actors.stores import InMemoryStore, LeasedStore
-from goliath_actors.testing import Gate, Journal, ScriptedModel, check_events, tool_calls
+from goliath_actors.testing import FailingStore, Gate, Journal, ScriptedModel, check_events, tool_calls
 
 from .native import native
 
@@ -313,3 +313,13 @@ async def test_wherever_a_run_is_cut_its_lease_is_given_back_and_its_observers_a
         assert len(ends) <= 1
         told += [status for _, status in ends] == ["aborted"]
     assert told > 10  # it was cut in many places
+
+
+async def test_a_lease_that_cannot_be_given_back_runs_out_and_fails_nobody(autojump_clock: MockClock) -> None:
+    shared = InMemoryStore()
+    store = LeasedStore(FailingStore(shared, {"release": OSError("gone")}), ttl=6)
+    async with open_runtime(native(["one"]), store=store) as runtime:
+        assert (await runtime.run("go", conversation_id="c")).text == "one"
+        assert await shared.acquire("agent/c", "somebody", 1.0) is None
+        await trio.sleep(6)
+        assert await shared.acquire("agent/c", "somebody", 1.0) == 2
