@@ -67,7 +67,12 @@ class Conversation:
         return ConversationStatus() if actor is None else actor.status()
 
     async def memory(self) -> Memory:
-        """Return the memory as it is stored. Never waits for a run."""
+        """Return the memory as it is stored. Never waits for a run.
+
+        Raises: what the store raised.
+
+        Cancellation: changes nothing.
+        """
         return await self._doors.memory(self._agent, self.id)
 
     async def history(
@@ -79,8 +84,12 @@ class Conversation:
     ) -> Page:
         """Return a page of what was said, oldest first. Never waits for a run.
 
-        Arguments: `before` and `after` are positions from an earlier page's `next`; `anchor` an earlier page's
-        anchor, so that what is appended meanwhile does not shift pages.
+        Arguments: `before` and `after` are positions from an earlier page's `next`; `limit` is a number of entries;
+        `anchor` an earlier page's anchor, so that what is appended meanwhile does not shift pages.
+
+        Raises: what the store raised.
+
+        Cancellation: changes nothing.
         """
         return await self._doors.history(self._agent, self.id, before=before, after=after, limit=limit, anchor=anchor)
 

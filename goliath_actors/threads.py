@@ -141,6 +141,8 @@ class Thread:
         """Return the record as it is stored, without what is the runtime's own in its private data.
 
         Raises: what the store raised.
+
+        Cancellation: changes nothing.
         """
         return shown(await self._doors.load())
 
@@ -151,7 +153,12 @@ class Thread:
         return await self._doors.page(before, after, limit, anchor)
 
     async def collect(self) -> tuple[Entry, ...]:
-        """Return every entry: all of them, however many. What is appended meanwhile is left out."""
+        """Return every entry: all of them, however many. What is appended meanwhile is left out.
+
+        Raises: what the store raised.
+
+        Cancellation: changes nothing.
+        """
         return await _collect(self.history)
 
     async def mutate(
