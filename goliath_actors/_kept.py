@@ -101,12 +101,12 @@ async def commit(work: Work, make: Callable[[Record], Change]) -> None:
     """
     for _ in range(CONFLICTS - 1):
         try:
-            work.record = await work.store.commit(work.key, make(work.record), work.record.version)
+            work.record = await work.store.commit(work.key, make(work.record), expect=work.record.version)
             return
         except StoreConflict:
             work.history = None  # somebody else has written, perhaps entries
             work.record = await work.store.load(work.key)
-    work.record = await work.store.commit(work.key, make(work.record), work.record.version)
+    work.record = await work.store.commit(work.key, make(work.record), expect=work.record.version)
 
 
 def without_open(record: Record) -> Any:

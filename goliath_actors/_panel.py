@@ -181,7 +181,7 @@ class Panel:
             if row.lenient == "deny":
                 return Deny(in_words(error))
             self.journal.emit(
-                HookDecision, extension=hook.extension, phase=row.name, decision="skipped", reason=in_words(error)
+                HookDecision, extension=hook.extension, phase=row.name, decision="skip", reason=in_words(error)
             )
             return None
         raise self._extension_error(row.name, hook, error) from error

@@ -63,11 +63,13 @@ async def commit_staged(store: Store, key: str, staged: Staged) -> Record:
     Cancellation: the change is wholly there or not at all.
     """
     record = await store.load(key)
+    # By name, and only what is there to say: an application's own store may know no more of the contract than that.
+    fence = {} if staged.token is None else {"token": staged.token}
     left = CONFLICTS
     while True:
         change = staged.change(key, record)
         try:
-            return await store.commit(key, change, record.version, staged.token)
+            return await store.commit(key, change, expect=record.version, **fence)
         except StoreConflict:
             left -= 1
             known, record = record.version, await store.load(key)
@@ -98,7 +100,7 @@ class ApplicationDoors:
 
     async def page(self, before: int | None, after: int | None, limit: int, anchor: int | None) -> Page:
         """As `Store.entries`."""
-        return await self.store.entries(self.key, before, after, limit, anchor)
+        return await self.store.entries(self.key, before=before, after=after, limit=limit, anchor=anchor)
 
     async def commit(self, staged: Staged) -> Record:
         """Commit; a change of visibility in a turn of the conversation, so that it overlaps no run."""
@@ -157,7 +159,7 @@ class ApplicationDoors:
         before: int | None = None
         anchor: int | None = None
         while left:
-            page = await self.store.entries(self.key, before, None, PAGE, anchor)
+            page = await self.store.entries(self.key, before=before, limit=PAGE, anchor=anchor)
             for entry in reversed(page.entries):
                 behind = behind or entry.id == through
                 if entry.id in left:

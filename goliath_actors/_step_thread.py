@@ -40,7 +40,7 @@ class _StepDoors:
     async def page(self, before: int | None, after: int | None, limit: int, anchor: int | None) -> Page:
         await self.load()
         work = self.transcript.work
-        return await work.store.entries(work.key, before, after, limit, anchor)
+        return await work.store.entries(work.key, before=before, after=after, limit=limit, anchor=anchor)
 
     async def commit(self, staged: Staged) -> Record:
         work = self.transcript.work

@@ -318,7 +318,8 @@ class FailingStore:
     async def commit(self, key: str, change: Change, expect: int | None = None, token: int | None = None) -> Record:
         """As the inner store, or the planned error; then nothing was changed."""
         await self._enter("commit")
-        return await self.inner.commit(key, change, expect, token)
+        fence = {} if token is None else {"token": token}
+        return await self.inner.commit(key, change, expect=expect, **fence)
 
     async def entries(
         self,
@@ -330,7 +331,7 @@ class FailingStore:
     ) -> Page:
         """As the inner store, or the planned error."""
         await self._enter("entries")
-        return await self.inner.entries(key, before, after, limit, anchor)
+        return await self.inner.entries(key, before=before, after=after, limit=limit, anchor=anchor)
 
     async def forget(self, key: str) -> None:
         """As the inner store, or the planned error."""

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from goliath_actors import Conductor, Extension, Memory, RunAborted, Skip, Stop, open_runtime, tool
+from goliath_actors import Agent, Conductor, Extension, Memory, RunAborted, Skip, Stop, ToolLoop, open_runtime, tool
 from goliath_actors._kept import CONFLICTS, INTERRUPTED
 from goliath_actors._staging import OPEN_RUN
 from goliath_actors.abc import Change, ModelDone, ModelText, Record
@@ -19,7 +19,7 @@ from goliath_actors.errors import GoliathExtensionError, ModelError
 from goliath_actors.events import Answer, MemoryError, Remember
 from goliath_actors.stores import InMemoryStore, SqliteStore
 from goliath_actors.testing import FailingStore, Gate, ScriptedModel, check_events
-from goliath_actors.values import Exchange, FallbackRequest, Step
+from goliath_actors.values import Exchange, FallbackRequest, Page, Step
 
 from .planned import ANSWER, GIVE_UP, end, kinds, memory_of, planned, requests, roles, run, stored, told, use
 from .test_request import Played, PlayedModel, agent_of
@@ -741,3 +741,47 @@ async def test_a_cloud_answer_is_remembered_and_flagged_by_nothing() -> None:
     await run(agent, store=store)
     (exchange,) = (await memory_of(store, agent)).recent
     assert (exchange.answer, exchange.best_effort, exchange.steps) == ("from the cloud", False, ())
+
+
+class Sparing:
+    """A store that an application wrote from the rule S2: no more than a runtime needs, its options by name."""
+
+    def __init__(self) -> None:
+        self.kept = InMemoryStore()
+
+    async def load(self, key: str) -> Record:
+        return await self.kept.load(key)
+
+    async def commit(self, key: str, change: Change, *, expect: int | None) -> Record:
+        return await self.kept.commit(key, change, expect=expect)
+
+    async def entries(
+        self,
+        key: str,
+        *,
+        before: int | None = None,
+        after: int | None = None,
+        limit: int = 50,
+        anchor: int | None = None,
+    ) -> Page:
+        return await self.kept.entries(key, before=before, after=after, limit=limit, anchor=anchor)
+
+    async def forget(self, key: str) -> None:
+        await self.kept.forget(key)
+
+
+@pytest.mark.parametrize("loop", [Conductor(), ToolLoop()])
+async def test_a_store_that_takes_its_options_by_name_alone_is_enough(loop: Any) -> None:
+    store: Any = FailingStore(Sparing(), {})  # type: ignore[arg-type]  # less than a Store, on purpose
+    for either in (Sparing(), store):
+        agent = Agent(model=ScriptedModel(["one", "two"]), loop=loop)
+        async with open_runtime(agent, store=either) as runtime:
+            conversation = runtime.conversation("c")
+            await conversation.run("first")
+            await conversation.run("second")
+            page = await conversation.history(limit=3)
+            await conversation.set_visibility({page.entries[0].id: (True, False)})
+            await conversation.thread.mutate(lambda changing: changing.merge_metadata({"seen": True}))
+            assert [entry.message.text for entry in page.entries] == ["one", "second", "two"]
+            await conversation.forget()
+            assert not (await conversation.history()).entries

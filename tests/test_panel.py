@@ -464,7 +464,7 @@ async def test_a_lenient_extension_is_skipped_and_reported() -> None:
     decision = await asked.decide("after_answer", answer_question())
     assert decision.question.text == "textb"
     assert [(d.extension, d.phase) for d in asked.journal.diagnostics] == [("a", "after_answer")]
-    assert [(e.decision, e.reason) for e in asked.journal.trace] == [("skipped", "k")]
+    assert [(e.decision, e.reason) for e in asked.journal.trace] == [("skip", "k")]
 
 
 async def test_a_lenient_extension_that_fails_before_a_tool_denies_the_call() -> None:

@@ -145,7 +145,7 @@ class Cut:
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.inner, name)
 
-        async def call(*args: Any) -> Any:
+        async def call(*args: Any, **options: Any) -> Any:
             if self.hangs:
                 await trio.sleep_forever()
             if self.deaf:
@@ -154,7 +154,7 @@ class Cut:
             if self.away or self.deaf:
                 await trio.lowlevel.checkpoint()
                 raise StoreError("out of reach")
-            return await method(*args)
+            return await method(*args, **options)
 
         return call
 

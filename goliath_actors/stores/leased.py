@@ -246,13 +246,13 @@ class LeasedStore:
                 await trio.lowlevel.checkpoint()
                 raise LeaseLost(f"the lease on {key!r} was lost; nothing was changed, stop writing to it")
             token = held.token or None
-        return await self._store.commit(key, change, expect, token)
+        return await self._store.commit(key, change, expect=expect, token=token)
 
     async def entries(
         self, key: str, before: int | None = None, after: int | None = None, limit: int = 50, anchor: int | None = None
     ) -> Page:
         """As the inner store."""
-        return await self._store.entries(key, before, after, limit, anchor)
+        return await self._store.entries(key, before=before, after=after, limit=limit, anchor=anchor)
 
     async def forget(self, key: str) -> None:
         """As the inner store. A runtime holds the lease meanwhile, so it waits for a run in another process."""
