@@ -95,9 +95,9 @@ class Agent(Generic[C]):
       tools: made with `@tool` or `Tool(...)`; names unique, those of extensions included.
       extensions: asked in this order in every row of the hook table.
       loop: `Conductor(...)` (plans one step at a time) or a `ToolLoop(...)`.
-      instructions: the text that begins planner, worker and answer prompts.
+      instructions: the text that begins every prompt but those that only summarise.
       facts: strings by name, or a callable that gives them once a run (with a context if it takes a parameter).
-      examples: worked examples for the planner, one line each.
+      examples: worked examples for the planner of a `Conductor`, one line each.
       confirm: asked before every write and whatever a tool or an extension wants confirmed. Sync or async.
       confirm_timeout: seconds that a confirmation may take; then it is a refusal. None: no limit.
       fallback: the second brain of a `Conductor`. Sync or async.

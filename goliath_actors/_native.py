@@ -6,7 +6,7 @@ Read top to bottom it is the life of one run; whichever way it ends, its history
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import trio
@@ -43,6 +43,9 @@ __all__ = ["NativeRun"]
 NEW_MESSAGE = "Not done: instead of an answer there came a new message."
 COMPLETED = "Not done: the run was completed without waiting for it."
 OUT_OF_STEPS = "I could not finish this within the steps that one run may take."
+
+# What extensions want to come of a step; None leaves it to the step itself.
+Way: TypeAlias = NextStep | Complete | Continue | None
 
 
 @attrs.define(eq=False)
@@ -238,16 +241,16 @@ class NativeRun:
         journal.emit(RunWaiting, entries=shown)
         return Ending(text, reason="waiting", waiting=shown)
 
-    async def _way(self, plan: Plan, is_final: bool) -> Any:
+    async def _way(self, plan: Plan, is_final: bool) -> Way:
         if not self.work.panel.hears("after_step"):
             return None
         decision = await self.work.panel.decide("after_step", AfterStep(plan, is_final))
-        way = decision.verdict
+        way: Way = decision.verdict
         if isinstance(way, Continue) and not way.text.strip():
             raise self.thinker.blame(decision.extension, "after_step", "the text of a Continue is blank")
         return way
 
-    async def _follow(self, way: Any) -> None:
+    async def _follow(self, way: Way) -> None:
         if isinstance(way, Continue) and self._next_steer() is None:  # T6: users outrank hooks
             await self._store(Message("user", way.text), {CONTINUED: True})
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, cast
 
 import attrs
 import trio
@@ -36,7 +36,7 @@ INTERRUPTED = (
     "Interrupted: the run ended before a result was recorded. It may have taken effect: look before doing it again."
 )
 
-EntryRole = Literal["user", "assistant", "tool", "summary"]
+EntryRole: TypeAlias = Literal["user", "assistant", "tool", "summary"]
 
 
 @attrs.frozen(eq=False)
@@ -266,7 +266,7 @@ class Transcript:
         entries = []
         for draft in drafts:
             self._number += 1
-            role: Any = draft.message.role
+            role = cast(EntryRole, draft.message.role)  # what is said to a model by the system is never stored
             entry_id = f"{self.work.journal.run_id}-{self._number}"
             entries.append(Entry(entry_id, time.time(), role, draft.message, private=dict(draft.private)))
         return tuple(entries)

@@ -242,9 +242,6 @@ class Bridge:
 
         return BridgeRun(self._engine, await self._engine.ask(start, leave=leave))
 
-    async def _converse(self, find: Callable[[Runtime], Any], act: Callable[[Any], Awaitable[T]]) -> T:
-        return await self._engine.ask(find, act)
-
 
 @final
 @attrs.frozen(eq=False)
