@@ -11,7 +11,7 @@ from goliath_actors import Agent, Conductor, Extension, ToolLoop, tool
 from goliath_actors.hooks import HookContext, OnFinish
 from goliath_actors.server import ServerConfig, Visitor, ask_client
 from goliath_actors.stores import InMemoryStore
-from goliath_actors.testing import FailingStore, Gate, ScriptedModel, tool_calls
+from goliath_actors.testing import FailingStore, Gate, Journal, ScriptedModel, tool_calls
 from goliath_actors.tools import ToolContext
 
 from .web import Web, frames, open_web, read_all
@@ -108,6 +108,15 @@ async def test_an_ask_that_cannot_be_recorded_is_refused_and_does_nothing() -> N
         assert response.json()["type"] == "urn:goliath-actors:problem:store"
         assert "disk full" not in response.text
     assert own.model.requests == []  # type: ignore[attr-defined]
+
+
+async def test_an_ask_of_an_agent_that_came_along_as_a_tool_waits_for_its_record_too() -> None:
+    journal = Journal()
+    librarian = Agent(name="librarian", model=ScriptedModel([]), loop=ToolLoop(), extensions=[journal])
+    desk = agent(tools=[librarian.as_tool()])
+    async with open_web(desk, store=FailingStore(InMemoryStore(), {"commit": OSError("disk full")})) as web:
+        assert (await web.ask("Hi.", agent="librarian")).status_code == 503
+    assert journal.rows == ["on_error", "on_finish"]
 
 
 # --- no room --------------------------------------------------------------------------------------------------------

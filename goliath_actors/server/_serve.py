@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from goliath_actors import Agent, Runtime, open_runtime
+from goliath_actors._directory import with_subagents
 from goliath_actors.abc import Store
 from goliath_actors.metrics import Metrics
 from goliath_actors.stores import InMemoryStore
@@ -92,7 +93,9 @@ async def serve(
     store = InMemoryStore() if store is None else store
     ledger = Ledger(store)
     metrics = Metrics() if config.metrics else None
-    watched = agents if metrics is None else [metrics.watch(agent) for agent in agents]
+    # Those that are tools of others, too: clients may ask them, and what they are asked is to be on record.
+    everybody = with_subagents(agents)
+    watched = everybody if metrics is None else [metrics.watch(agent) for agent in everybody]
     with open_socket(config) as listener:
         async with open_runtime(
             *[recorded(agent, ledger) for agent in watched],
