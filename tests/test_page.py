@@ -116,6 +116,7 @@ def test_approving_runs_exactly_what_was_shown(browser: Browser, site: Site) -> 
         # What cannot be seen, or turns the text around it, is spelled out.
         expect(ask.locator("pre")).to_have_text('{\n  "path": "a.txt",\n  "text": "pay \\u{202e}100 \\u{200b}now"\n}')
         expect(ask).to_contain_text("Write a file.")
+        expect(page.page.locator(".doing:visible")).to_have_count(0)  # nobody thinks: it waits for a person
         assert written_files == []
         ask.get_by_role("button", name="Approve").click()
         page.wait_text("Done.")

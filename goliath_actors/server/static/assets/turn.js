@@ -112,6 +112,11 @@ export class Turn {
     this.context.changed();
   }
 
+  /** Say what goes on, unless it is a person's turn: who comes to a run is told open questions before its events. */
+  _goesOn(words) {
+    this.show([...this.cards.values()].some((card) => card.open) ? "" : words);
+  }
+
   _text() {
     if (!this.piece) {
       const piece = new Piece(this.context.changed);
@@ -146,20 +151,20 @@ export class Turn {
     const { context } = this;
     switch (event.kind) {
       case "run-queued":
-        this.show("Waiting for its turn");
+        this._goesOn("Waiting for its turn");
         break;
       case "run-started":
         this.started = event.at;
-        this.show("Thinking");
+        this._goesOn("Thinking");
         break;
       case "model-started":
-        this.show(DOING[event.role] ?? "Thinking");
+        this._goesOn(DOING[event.role] ?? "Thinking");
         break;
       case "model-finished":
         this.piece?.el.classList.remove("writing");
         break;
       case "plan-made":
-        if (event.plan_kind === "tool" && event.brief) this.show(event.brief);
+        if (event.plan_kind === "tool" && event.brief) this._goesOn(event.brief);
         break;
       case "text-delta":
         this.show("");
@@ -195,7 +200,7 @@ export class Turn {
         card.update({ result: event.result, error: event.error });
         if (card.open) card.settled(event.status === "skipped" ? "Not approved." : "Decided.", event.status !== "skipped");
         card.set(event.status, event.ms);
-        this.show("Thinking");
+        this._goesOn("Thinking");
         break;
       }
       case "hook-decision":
