@@ -29,6 +29,7 @@ from .values import Exchange, FallbackRequest, Memory, Message, Plan, Step, Tool
 
 __all__ = [
     "check_append",
+    "check_context",
     "check_input",
     "check_memory",
     "check_messages",
@@ -68,6 +69,11 @@ def check_messages(question: object, answer: Sequence[Message]) -> tuple[Message
     if not messages:
         raise ValueError("the list of messages is empty")
     return messages
+
+
+def check_context(question: Any, answer: Sequence[Message]) -> tuple[Message, ...]:
+    """As `check_messages`; nothing is enough where messages of this run alone come behind it."""
+    return () if question._overlaid and not answer else check_messages(question, answer)
 
 
 def either(check: Callable[[Any, Any], Any], *verdicts: type) -> Callable[[Any, Any], Any]:

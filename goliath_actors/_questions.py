@@ -118,6 +118,8 @@ class ResolveContext(Question):
     history: tuple[Message, ...] = ()
     # None only where a test makes the question by hand.
     thread: StepThread | None = None
+    # True where messages for this run only come behind the context, so that it may be empty.
+    _overlaid: bool = attrs.field(default=False, alias="overlaid", repr=False)
 
 
 @attrs.frozen(eq=False)

@@ -13,6 +13,7 @@ import attrs
 
 from ._answers import (
     check_append,
+    check_context,
     check_input,
     check_memory,
     check_messages,
@@ -126,7 +127,7 @@ _ROWS = (
     Row("after_recall", "memory loaded", AfterRecall, (Memory,), _CHAIN, _CONDUCTOR, "skip", "memory",
         check=check_memory, words="Memory, a view for this run"),
     Row("resolve_context", "each tool-loop step", ResolveContext, (Sequence,), _NEST, _TOOLLOOP,
-        check=check_messages, words="messages"),
+        check=check_context, words="messages"),
     Row("before_plan", "each planning attempt or tool-loop step", BeforePlan, (PlanPatch,), _MERGE, _BOTH, "skip",
         check=check_plan_patch, merge=merge_plan_patch, words="PlanPatch (tools only narrow)"),
     Row("before_request", "each attempt of any model call", BeforeRequest, (Sequence,), _CHAIN, _BOTH, "skip",

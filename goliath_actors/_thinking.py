@@ -11,6 +11,7 @@ from typing import Any, Literal
 import attrs
 import trio
 
+from ._answers import check_context
 from ._batch import CUT_OFF
 from ._compact import Compaction, compact, step_limit
 from ._composition import compose, system_text, unique_calls
@@ -175,7 +176,7 @@ class Thinker:
         history, settled = self.transcript.messages()
         messages = history
         if self.work.panel.hears("resolve_context"):
-            question = _Resolving(None, history, step_thread(self.transcript))
+            question = _Resolving(None, history, step_thread(self.transcript), bool(self.work.messages))
             made: list[_Resolving] = [question]
 
             async def inner(asked: _Resolving) -> tuple[Message, ...]:
@@ -186,9 +187,9 @@ class Thinker:
                 return base
 
             def patched(asked: _Resolving, base: Any) -> _Resolving:
-                if isinstance(base, str) or not all(isinstance(message, Message) for message in base) or not base:
-                    raise ValueError("call_next takes a list of Message with something in it")
-                made.append(attrs.evolve(asked, base=tuple(base)))
+                if isinstance(base, str):
+                    raise ValueError("call_next takes a list of Message, not a text")
+                made.append(attrs.evolve(asked, base=check_context(asked, base)))
                 return made[-1]
 
             messages = tuple(await self.work.panel.nest("resolve_context", question, inner, patched, memoised=True))

@@ -12,7 +12,7 @@ from goliath_actors import Extension, Respond, Retry, Stop, ToolLoop, open_runti
 from goliath_actors.abc import ModelText
 from goliath_actors.errors import GoliathExtensionError
 from goliath_actors.events import HookDecision
-from goliath_actors.hooks import PlanPatch
+from goliath_actors.hooks import PlanPatch, RunPatch
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import Journal, ScriptedModel, check_events, tool_calls
 from goliath_actors.values import Message, Plan, ToolCall
@@ -111,6 +111,23 @@ async def test_a_context_is_composed_once_a_step_and_never_stored() -> None:
     assert calls == [1, 3]
     assert len(await history(store, agent)) == 4
     assert [message.role for message in requests(agent)[1].messages] == ["system"]  # a result without its call is none
+
+
+@pytest.mark.parametrize("through", [True, False])
+async def test_a_context_may_be_empty_where_messages_of_the_run_come_behind_it(through: bool) -> None:
+    async def compose(question: Any, call_next: Any) -> Any:
+        return await call_next([]) if through else []
+
+    def overlay(ctx: Any, question: Any) -> RunPatch:
+        return RunPatch(messages=[Message("user", "(for this run)")])
+
+    resolver = Resolver("r", compose)
+    agent = native(["done"], extensions=[Hooks(before_run=overlay), resolver])
+    assert (await run(agent, "hi")).text == "done"
+    assert [message.text for message in requests(agent)[0].messages[1:]] == ["(for this run)"]
+    ending = await end(native(["never"], extensions=[resolver]))
+    assert isinstance(ending.error, GoliathExtensionError)
+    assert str(ending.error) == "extension 'r' in resolve_context: the list of messages is empty"
 
 
 @pytest.mark.parametrize("base", ["text", [], ["x"], 3])
