@@ -72,6 +72,27 @@ def test_an_agent_without_tools_says_so() -> None:
     assert printed(show_tools, Agent(name="mute", model=ScriptedModel([]))) == "agent 'mute' has no tools\n"
 
 
+def test_what_a_sub_agent_may_change_is_no_secret() -> None:
+    @tool(writes=True)
+    async def lend() -> str:
+        """Lend a book."""
+        return "lent"
+
+    librarian = Agent(name="librarian", model=ScriptedModel([]), tools=[lend], confirm=approve_all)
+    reader = Agent(name="reader", model=ScriptedModel([]))
+    tools = [librarian.as_tool(description="Ask."), reader.as_tool(description="Read.")]
+    assert printed(show_tools, Agent(name="desk", model=ScriptedModel([]), tools=tools)).splitlines() == [
+        "librarian(ask: string)",
+        "    Ask.",
+        "    asks agent 'librarian', whose tools may change data",
+        "reader(ask: string)",
+        "    Read.",
+        "    asks agent 'reader'",
+        "",
+        "agent 'desk' has 2 tools; of these, 1 may change data",
+    ]
+
+
 def test_tools_that_come_with_a_lifespan_are_announced() -> None:
     class Shelf(Extension[Any]):
         name = "shelf"

@@ -60,7 +60,7 @@ def show_tools(screen: Screen, agent: Agent[Any]) -> None:
         marks = _marks(tool)
         if marks:
             screen.wrapped(marks, "yellow" if tool.writes else "dim", indent="    ")
-    writes = sum(tool.writes for tool in tools)
+    writes = sum(_may_change(tool) for tool in tools)
     screen.line()
     if len(tools) == 1:
         count = f"1 tool, which {'may change' if writes else 'changes no'} data"
@@ -81,8 +81,22 @@ def _show_later(screen: Screen, agent: Agent[Any]) -> None:
         screen.wrapped(f"tools of {', '.join(later)} are known only while a runtime is open", "dim")
 
 
+def _asked(tool: Tool) -> Agent[Any] | None:
+    """Return the agent that a tool asks, if it is one made with `as_tool`."""
+    agent = getattr(tool.execute, "agent", None)
+    return agent if isinstance(agent, Agent) else None
+
+
+def _may_change(tool: Tool) -> bool:
+    agent = _asked(tool)
+    return tool.writes or (agent is not None and any(map(_may_change, agent.tool_table.values())))
+
+
 def _marks(tool: Tool) -> str:
     marks = ["changes data, asks first"] if tool.writes else ["asks first"] if tool.confirm else []
+    agent = _asked(tool)
+    if agent is not None:
+        marks.append(f"asks agent {agent.name!r}{', whose tools may change data' if _may_change(tool) else ''}")
     if tool.requires:
         marks.append(f"only after {', '.join(tool.requires)}")
     if tool.sequential:
