@@ -58,7 +58,11 @@ class Doors:
 
         Not async, so that a caller's wait is one coroutine less deep: each costs at every step.
         """
-        return self.engine.own(self.acceptance.accept(agent, conversation_id, ask, waits=True, **options))
+        return self.engine.own(self.accept(agent, conversation_id, ask, **options))
+
+    def accept(self, agent: Named, conversation_id: str | None, ask: str, **options: Unpack[AskOptions]) -> Envelope:
+        """Accept an ask whose asker waits for it, by `Engine.own`, in the same context. Refusals as `Runtime.run`."""
+        return self.acceptance.accept(agent, conversation_id, ask, waits=True, **options)
 
     async def notice(self) -> None:
         """Let a caller that is cancelled notice it before it is refused: what closed the runtime may be what cancelled
@@ -94,8 +98,20 @@ class Doors:
         **options: Unpack[AskOptions],
     ) -> Run:
         """Accept an episode that takes up waiting calls (T8). As `submit`."""
+        return self.accept_resume(agent, conversation_id, answers, waits=False, **options).face
+
+    def accept_resume(
+        self,
+        agent: Agent[Any],
+        conversation_id: str | None,
+        answers: Mapping[str, Any],
+        *,
+        waits: bool,
+        **options: Unpack[AskOptions],
+    ) -> Envelope:
+        """As `accept`, of an episode that takes up waiting calls; `waits` if its asker waits for it."""
         accept = self.acceptance.accept
-        return accept(agent, conversation_id, RESUMED, waits=False, answers=dict(answers), **options).face
+        return accept(agent, conversation_id, RESUMED, waits=waits, answers=dict(answers), **options)
 
     @trio.lowlevel.enable_ki_protection
     async def resume(
@@ -110,10 +126,7 @@ class Doors:
         Cancellation: as of `run`.
         """
         await self.notice()
-        accept = self.acceptance.accept
-        return await self.engine.own(
-            accept(agent, conversation_id, RESUMED, waits=True, answers=dict(answers), **options)
-        )
+        return await self.engine.own(self.accept_resume(agent, conversation_id, answers, waits=True, **options))
 
     def submit_rewrite(
         self,

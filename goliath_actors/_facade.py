@@ -17,7 +17,7 @@ from .errors import ConfigError
 from .threads import Thread
 from .values import ConversationStatus, Memory, Page, RunResult
 
-__all__ = ["Conversation"]
+__all__ = ["Conversation", "accept_resume"]
 
 
 @final
@@ -199,3 +199,9 @@ class Conversation:
     def _needs_tool_loop(self, door: str) -> ConfigError:
         loop = type(self._agent.loop).__name__
         return ConfigError(f"{door} needs an agent with a ToolLoop; {self._agent.name!r} has a {loop}")
+
+
+def accept_resume(conversation: Conversation, answers: Mapping[str, Any], **options: Unpack[AskOptions]) -> Envelope:
+    """As `Conversation.resume` up to where it waits, for doors that wait in another place. By `Engine.own`."""
+    conversation._check_answers("resume", answers)
+    return conversation._doors.accept_resume(conversation._agent, conversation.id, answers, waits=True, **options)

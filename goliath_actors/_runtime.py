@@ -17,7 +17,7 @@ from .abc import Store
 from .tools import ToolOutcome
 from .values import DrainReport, RunResult, RuntimeStatistics
 
-__all__ = ["Runtime"]
+__all__ = ["Runtime", "doors_of"]
 
 
 @final
@@ -219,3 +219,8 @@ class Runtime:
             errors=life.ended["error"],
             aborted=life.ended["aborted"],
         )
+
+
+def doors_of(runtime: Runtime) -> Doors:
+    """Return what is behind a runtime, for doors that wait in another place."""
+    return runtime._doors

@@ -19,10 +19,20 @@ import anyio
 import pytest
 import trio
 
-from goliath_actors import Agent, Extension, Memory, RunAborted, ToolContext, ToolLoop, approve_all, tool
+from goliath_actors import (
+    Agent,
+    Extension,
+    Memory,
+    RunAborted,
+    RunResult,
+    ToolContext,
+    ToolLoop,
+    approve_all,
+    tool,
+)
 from goliath_actors.bridge import Bridge, BridgeRun, call_asyncio, open_bridge
 from goliath_actors.bridge._crossing import Crossing
-from goliath_actors.errors import ConfigError, ConversationBusy, MailboxFull, RuntimeClosed
+from goliath_actors.errors import ConfigError, ConversationBusy, MailboxFull, ReentrantRun, RuntimeClosed
 from goliath_actors.events import TextDelta
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import Gate, Journal, ScriptedModel, check_events, tool_calls
@@ -602,6 +612,54 @@ def test_tools_reach_the_loop_that_asked() -> None:
             await asyncio.get_running_loop().run_in_executor(None, lambda: asyncio.run(other()))
             assert where[0] == (asyncio.get_running_loop(), "mine")
             assert where[1][0] is others[0]
+
+    asyncio_run(main())
+
+
+@pytest.mark.parametrize("door", ["run", "conversation", "resume"])
+def test_a_run_that_would_wait_for_itself_through_asyncio_is_refused(door: str) -> None:
+    async def main() -> None:
+        bridges: list[Bridge] = []
+
+        async def again() -> RunResult:
+            (bridge,) = bridges
+            talk = bridge.conversation("c")
+            if door == "run":
+                return await bridge.run("again", conversation_id="c")
+            return await (talk.run("again") if door == "conversation" else talk.resume({"x": True}))
+
+        @tool
+        async def back() -> str:
+            """Ask the same conversation."""
+            with pytest.raises(ReentrantRun, match="this would wait for itself"):
+                await call_asyncio(again)
+            return "refused"
+
+        async with open_bridge(agent(tool_calls(("back", {})), "done", tools=[back])) as bridge:
+            bridges.append(bridge)
+            assert (await bridge.run("go", conversation_id="c")).steps[0].result == "refused"
+            assert (await bridge.statistics()).accepted == 1
+
+    asyncio_run(main())
+
+
+def test_a_run_that_is_waited_for_through_asyncio_uses_its_waiters_slot() -> None:
+    async def main() -> None:
+        bridges: list[Bridge] = []
+
+        async def other() -> str:
+            return (await bridges[0].run("hi", conversation_id="other")).text
+
+        @tool
+        async def ask_other() -> str:
+            """Ask another conversation."""
+            return await call_asyncio(other)
+
+        own = agent(tool_calls(("ask_other", {})), "from there", "done", tools=[ask_other])
+        async with open_bridge(own, max_running=1) as bridge:
+            bridges.append(bridge)
+            result = await bridge.run("go")
+            assert (result.steps[0].result, result.text) == ("from there", "done")
 
     asyncio_run(main())
 

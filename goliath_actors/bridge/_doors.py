@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, final
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, final
 
 import attrs
 
 from goliath_actors import Agent, Conversation, Run, RunResult, Runtime
-from goliath_actors._envelope import envelope_of
+from goliath_actors._envelope import Envelope, envelope_of
+from goliath_actors._facade import accept_resume
+from goliath_actors._runtime import doors_of
 from goliath_actors.abc import Store
 from goliath_actors.errors import ConfigError, RuntimeClosed
 from goliath_actors.events import Event
@@ -171,7 +173,9 @@ class Bridge:
         Cancellation: aborts the run (cause `caller`) and goes on only when its observers were told; while it is
         queued, at once.
         """
-        return await self._own(lambda runtime: runtime.submit(ask, **options))
+        agent, conversation_id = options.pop("agent", None), options.pop("conversation_id", None)
+        speaking = cast(Speaking, options)
+        return await self._own(lambda runtime: doors_of(runtime).accept(agent, conversation_id, ask, **speaking))
 
     async def submit(self, ask: str, **options: Unpack[Asking]) -> BridgeRun:
         """Have an ask accepted without waiting for its run. Raises as `Runtime.submit`.
@@ -226,8 +230,16 @@ class Bridge:
         """Wait until the runtime is over, be it by an error of its own: a server's word to stop."""
         await self._engine.ended()
 
-    async def _own(self, accept: Callable[[Runtime], Run]) -> RunResult:
-        return await self._engine.ask(accept, lambda run: envelope_of(run).own())
+    async def _own(self, accept: Callable[[Runtime], Envelope]) -> RunResult:
+        # Accepted as what its asker waits for, and awaited so: a run may be asking, through `call_asyncio` (R4, R14).
+        def start(runtime: Runtime) -> tuple[Runtime, Envelope]:
+            return runtime, accept(runtime)
+
+        def wait(accepted: tuple[Runtime, Envelope]) -> Awaitable[RunResult]:
+            runtime, envelope = accepted
+            return doors_of(runtime).engine.own(envelope)
+
+        return await self._engine.ask(start, wait)
 
     async def _submit(self, accept: Callable[[Runtime], Run]) -> BridgeRun:
         accepted: list[Run] = []
@@ -260,7 +272,7 @@ class BridgeConversation:
 
         Cancellation: aborts the run and goes on once its observers were told.
         """
-        return await self._bridge._own(lambda runtime: self._find(runtime).submit(ask, **options))
+        return await self._bridge._own(lambda runtime: doors_of(runtime).accept(self._agent, self.id, ask, **options))
 
     async def submit(self, ask: str, **options: Unpack[Speaking]) -> BridgeRun:
         """Ask without waiting, as `Bridge.submit`."""
@@ -316,7 +328,7 @@ class BridgeConversation:
 
         Cancellation: as of `run`.
         """
-        return await self._bridge._own(lambda runtime: self._find(runtime).submit_resume(answers, **options))
+        return await self._bridge._own(lambda runtime: accept_resume(self._find(runtime), answers, **options))
 
     async def submit_resume(self, answers: Mapping[str, Any], **options: Unpack[Speaking]) -> BridgeRun:
         """As `resume`, without waiting."""
