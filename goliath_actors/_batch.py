@@ -19,11 +19,12 @@ from ._frozen import FrozenDict, freeze, thaw
 from ._json import canonical
 from ._judge import unmet
 from ._provider import describe
-from ._tools import UNFINISHED, UNFINISHED_WRITE, UNPROCESSED, close, conclude, execute, pause, record
+from ._tools import UNFINISHED, UNFINISHED_WRITE, UNPROCESSED, cap_result, close, conclude, execute, pause, record
 from ._waiting import WaitingCall
 from ._work import Work
 from .errors import ConfigError, ToolFailure, ToolInputError
 from .events import Confirm
+from .hooks import AfterTool
 from .tools import CheckedInput, Confirmed, Tool, ToolOutcome
 from .values import Message, ToolCall
 
@@ -192,6 +193,26 @@ class Round:
     def waiting(self) -> list[WaitingCall]:
         """The calls that wait, in call order."""
         return [call.waiting for call in self.calls if call.waiting is not None]
+
+    async def dismissed(self, text: str) -> dict[str, str]:
+        """Ask `after_tool` about calls that are to wait no longer, and return what the model is told, by call id.
+
+        Their attempts were over when they began to wait; what becomes of them goes through the hook like any result.
+
+        Raises: `GoliathExtensionError`.
+        """
+        work, steps, texts = self.work, self.work.journal.steps, {}
+        for call in self.calls if work.panel.hears("after_tool") else ():
+            if call.waiting is None:
+                continue
+            outcome = ToolOutcome("skipped", reason="confirmation") if call.outcome is None else call.outcome
+            if call.index is not None:
+                outcome = ToolOutcome(steps[call.index].status, reason=steps[call.index].skip_reason)
+            before = tuple(steps[: call.index])
+            question = AfterTool(call.call_id, call.tool.descriptor, call.input, text, outcome, before)
+            decision = await work.panel.decide("after_tool", question)
+            texts[call.call_id] = cap_result(work, call, decision.question.result)
+        return texts
 
     @classmethod
     def resumed(cls, work: Work, waiting: Sequence[WaitingCall], answers: Mapping[str, Any]) -> Round:

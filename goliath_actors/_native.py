@@ -220,8 +220,9 @@ class NativeRun:
         way = await self._way(plan, self.thinker.last)
         if isinstance(way, Complete):
             if waits:
+                texts = await tools.dismissed(COMPLETED)
                 await transcript.wait(waiting)
-                await transcript.refuse_waiting(COMPLETED)
+                await transcript.refuse_waiting(COMPLETED, texts)
             return await self._complete(plan.text)
         if waits:
             return await self._wait(plan.text, waiting)

@@ -231,8 +231,10 @@ class Transcript:
         with self.work.journal.origin("memory"):
             await commit(self.work, lambda record: Change(private=_not_waiting(record, call_ids)))
 
-    async def refuse_waiting(self, text: str) -> list[WaitingCall]:
+    async def refuse_waiting(self, text: str, texts: Mapping[str, str] | None = None) -> list[WaitingCall]:
         """Give every waiting call a result that says why it waits no more, and return them.
+
+        Arguments: `texts`, by call id, in place of `text` for some of them.
 
         Raises: what the store raised, with origin `memory`.
 
@@ -240,8 +242,12 @@ class Transcript:
         """
         refused = self.waiting
         self.waits = set()
+        texts = texts or {}
         if refused:
-            drafts = [_result(self.history.open[call.call_id], text, {"status": "skipped"}) for call in refused]
+            drafts = [
+                _result(self.history.open[call.call_id], texts.get(call.call_id, text), {"status": "skipped"})
+                for call in refused
+            ]
             await self.append(drafts)
         return refused
 

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from goliath_actors import Agent, Extension, RunAborted, Tool, ToolContext, open_runtime, tool
 from goliath_actors.abc import Change
-from goliath_actors.errors import ConfigError
+from goliath_actors.errors import ConfigError, GoliathExtensionError
 from goliath_actors.events import Confirm, RunWaiting
 from goliath_actors.hooks import Complete, Continue
 from goliath_actors.stores import InMemoryStore, SqliteStore
@@ -244,6 +244,50 @@ async def test_complete_beats_waiting_and_gives_what_waits_a_result() -> None:
     entries = await history(store, agent)
     closed_in_any_order(entries)
     assert entries[-1].message.text == "Not done: the run was completed without waiting for it."
+    assert "waiting" not in (await store.load("agent")).private
+
+
+class Wording(Extension[Any]):
+    """Rewords what `after_tool` is asked about, or fails there."""
+
+    name = "wording"
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.heard: list[Any] = []
+        self.error = error
+
+    def after_tool(self, ctx: Any, question: Any) -> str:
+        self.heard.append((question.tool.name, question.outcome.status, question.result))
+        if self.error is not None:
+            raise self.error
+        return f"[{question.tool.name}]"
+
+
+DISMISSED = "Not done: the run was completed without waiting for it."
+
+
+async def test_a_result_of_a_call_that_waits_no_longer_passes_after_tool() -> None:
+    store, wording = InMemoryStore(), Wording()
+    script = [tool_calls(("send", {"text": "a"}), ("ask_user", {"topic": "b"}), text="enough")]
+    tools = [sender([]), asker([])]
+    agent = native(script, tools=tools, extensions=[AfterStep(Complete()), wording], **WAIT_FOR_APPROVAL)
+    async with open_runtime(agent, store=store) as runtime:
+        check_events((await runtime.run("go")).trace)
+    assert wording.heard == [("send", "skipped", DISMISSED), ("ask_user", "unknown", DISMISSED)]
+    entries = await history(store, agent)
+    closed_in_any_order(entries)
+    assert [entry.message.text for entry in entries[2:]] == ["[send]", "[ask_user]"]
+
+
+async def test_a_hook_that_fails_on_a_call_that_waits_no_longer_leaves_the_history_whole() -> None:
+    store, wording = InMemoryStore(), Wording(LookupError("no words"))
+    script = [tool_calls(("send", {"text": "a"}), text="enough")]
+    agent = native(script, tools=[sender([])], extensions=[AfterStep(Complete()), wording], **WAIT_FOR_APPROVAL)
+    async with open_runtime(agent, store=store) as runtime:
+        with pytest.raises(GoliathExtensionError) as caught:
+            await runtime.run("go")
+    assert (caught.value.extension, caught.value.phase, len(wording.heard)) == ("wording", "after_tool", 1)
+    closed_in_any_order(await history(store, agent))
     assert "waiting" not in (await store.load("agent")).private
 
 
