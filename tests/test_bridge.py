@@ -643,12 +643,43 @@ def test_a_run_that_would_wait_for_itself_through_asyncio_is_refused(door: str) 
     asyncio_run(main())
 
 
-def test_a_run_that_is_waited_for_through_asyncio_uses_its_waiters_slot() -> None:
+def test_a_run_that_would_read_behind_itself_through_asyncio_is_refused() -> None:
+    async def main() -> None:
+        bridges: list[Bridge] = []
+        runs: list[BridgeRun] = []
+
+        async def again() -> None:
+            async with bridges[0].stream("again", conversation_id="c") as run:
+                runs.append(run)
+                async for _ in run.events():
+                    pass
+
+        @tool
+        async def back() -> str:
+            """Read the same conversation."""
+            with pytest.raises(ReentrantRun, match="this would wait for itself"):
+                await call_asyncio(again)
+            return "refused"
+
+        async with open_bridge(agent(tool_calls(("back", {})), "done", tools=[back])) as bridge:
+            bridges.append(bridge)
+            assert (await bridge.run("go", conversation_id="c")).steps[0].result == "refused"
+            with pytest.raises(RunAborted, match="caller"):
+                await runs[0].wait()
+
+    asyncio_run(main())
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_run_that_is_waited_for_through_asyncio_uses_its_waiters_slot(reads: bool) -> None:
     async def main() -> None:
         bridges: list[Bridge] = []
 
         async def other() -> str:
-            return (await bridges[0].run("hi", conversation_id="other")).text
+            if not reads:
+                return (await bridges[0].run("hi", conversation_id="other")).text
+            async with bridges[0].stream("hi", conversation_id="other") as run:
+                return "".join([event.text async for event in run.events() if isinstance(event, TextDelta)])
 
         @tool
         async def ask_other() -> str:

@@ -264,7 +264,7 @@ class Engine:
     def _fill(self, pump: Pump) -> None:
         assert self._nursery is not None
         try:
-            self._nursery.start_soon(self._filling, pump)
+            pump.context.run(self._nursery.start_soon, self._filling, pump)
         except RuntimeError:  # the nursery has closed; the thread's end tells the reader
             return
         if self._scope.cancel_called or self._leave.is_set():

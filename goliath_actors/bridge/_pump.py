@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextvars import Context, copy_context
 from typing import final
 
 import attrs
@@ -29,6 +30,8 @@ class Pump:
     _run: Run
     _side: Side
     _outward: Crossing
+    # The reader's: a run may be reading, and then waits for what it reads (R4, R14).
+    context: Context = attrs.field(factory=copy_context, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
     # Guarded by the lock, as is what is said below to be shared.
     _events: list[Event] = attrs.field(factory=list, init=False)
