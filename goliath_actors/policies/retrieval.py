@@ -37,6 +37,9 @@ Found: TypeAlias = "Iterable[Passage | str]"
 Fetch: TypeAlias = Callable[[HookContext[Any], str], "Found | Awaitable[Found]"]
 
 
+TEXTS = 5  # of one run whose passages are shown: the ask and what was handed in last
+
+
 class Retrieval(Extension[Any]):
     """Fetches passages once for each ask and gives them to the model in every prompt of the run: in front of the ask in
     the planned loop, behind the history in the native one.
@@ -100,9 +103,12 @@ class Retrieval(Extension[Any]):
             if inspect.isawaitable(found):
                 found = await found
         passages = self._fitting(found)
-        if not passages:
-            return None
-        return RunPatch(messages=[Message("user", "\n\n".join([self._heading, *passages]))])
+        # What a run was given so far: a text that is handed in has passages of its own, beside those of the ask.
+        given: list[Message] = ctx.state.setdefault("given", [])
+        if passages:
+            given.append(Message("user", "\n\n".join([self._heading, *passages])))
+            del given[:-TEXTS]
+        return RunPatch(messages=list(given)) if given else None
 
     def _fitting(self, found: Found) -> list[str]:
         """Return the passages as they are shown, numbered, as many as fit."""
