@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from goliath_actors.abc import ModelDone, ModelEvent, ModelRequest, ModelText, ModelToolCall, ModelUsage, ToolSpec
 from goliath_actors.errors import ModelError, ModelUnavailable, Refused
+from goliath_actors.models import _wire
 from goliath_actors.models._calls import Calls, Surrogates
 from goliath_actors.models._errors import Scrubber
 from goliath_actors.models._reply import Reply, usage_of
@@ -390,12 +391,30 @@ messages = st.builds(
 def test_what_a_writer_has_kept_makes_the_same_bytes(histories: list[list[Message]], at_most: int) -> None:
     writer = Writer(at_most)
     tool = ToolSpec("t", "d", {"type": "object"})
-    for history in histories:
+    for history in [*histories, *histories]:
         request = ModelRequest("answer", tuple(history), tools=(tool,))
         assert encode(request_body("m", request, {"top_p": 0.5}, writer)) == encode(
             request_body("m", request, {"top_p": 0.5})
         )
-        assert sum(2 * len(data) + 200 for data, _ in [*writer._new.values(), *writer._old.values()]) <= at_most
+        assert sum(2 * len(data) + 200 for _, data, _ in [*writer._new.values(), *writer._old.values()]) <= at_most
+
+
+def test_a_message_is_written_once_while_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    write = _wire._message
+
+    def counted(message: Message) -> dict[str, object]:
+        made.append(message.text)
+        return write(message)
+
+    monkeypatch.setattr(_wire, "_message", counted)
+    history = [Message("user", str(number)) for number in range(5)]
+    writer = Writer()
+    for count in range(1, 6):
+        writer.messages(history[:count])
+    assert made == ["0", "1", "2", "3", "4"]
+    writer.messages([Message("user", "0")])  # an equal one is another one
+    assert made == ["0", "1", "2", "3", "4", "0"]
 
 
 def test_a_setting_may_take_the_place_of_what_was_written() -> None:

@@ -72,7 +72,9 @@ class Calls:
     """The calls of one reply. `taken` are the ids that occur in the conversation already."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
-        self._taken = set(taken)
+        # Looked through only when a call comes: most replies have none, and a history may be long.
+        self._others: Iterable[str] | None = taken
+        self._taken: set[str] = set()
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._latest: _Call | None = None
@@ -157,6 +159,9 @@ class Calls:
         if call.opened:
             return ModelToolCall(call.slot, arguments=arguments)
         call.opened = True
+        if self._others is not None:
+            self._taken.update(self._others)
+            self._others = None
         identity = call.label
         if not identity.strip() or identity in self._taken:
             identity = f"call_{uuid.uuid4().hex}"

@@ -33,54 +33,54 @@ class Written:
     data: bytes
 
 
-_Key: TypeAlias = tuple[object, ...]
+_Kept: TypeAlias = tuple[Message, bytes, bool]
 
 
 @final
 class Writer:
     """Writes the messages and tools of requests, and keeps what it wrote: most of a history comes at each call.
 
-    What is kept is bounded: the newest `at_most` bytes of messages, about half of which are dropped at a time.
+    What is kept is bounded: the newest `at_most` bytes of messages, about half of which are dropped at a time. It is
+    found by identity, since a loop hands on the messages that it holds, and comparing long texts costs as much as
+    writing them; what is kept holds its message, so that no other can have its identity.
     """
 
     def __init__(self, at_most: int = WRITTEN_AT_MOST) -> None:
         self._at_most = at_most // 2
         # Invariant: `_new` has at most half of the bytes, `_old` what was `_new` before; what is used again moves up.
-        self._new: dict[_Key, tuple[bytes, bool]] = {}
-        self._old: dict[_Key, tuple[bytes, bool]] = {}
+        self._new: dict[int, _Kept] = {}
+        self._old: dict[int, _Kept] = {}
         self._size = 0
         self._tools: dict[int, tuple[ToolSpec, bytes]] = {}
 
     def messages(self, messages: Iterable[Message]) -> Written:
         """Return a JSON array of the messages."""
-        written = [self._message(message) for message in messages]
-        kept = [data for data, worthy in written if worthy]
-        return Written(b"[%s]" % b",".join(kept or [data for data, _ in written]))
+        written: list[bytes] = []
+        unworthy: list[bytes] = []
+        for message in messages:
+            kept = self._new.get(id(message))
+            if kept is None or kept[0] is not message:
+                kept = self._write(message)
+            (written if kept[2] else unworthy).append(kept[1])
+        return Written(b"[%s]" % b",".join(written or unworthy))
 
     def tools(self, tools: Iterable[ToolSpec]) -> Written:
         """Return a JSON array of the tools. Raises: as `encode`."""
         return Written(b"[%s]" % b",".join([self._spec(tool) for tool in tools]))
 
-    def _message(self, message: Message) -> tuple[bytes, bool]:
-        calls = message.tool_calls
-        key: _Key = (message.role, message.text, message.name, message.tool_call_id)
-        if calls:
-            key = (*key, *[(call.id, call.name, call.arguments) for call in calls])
-        known = self._new.get(key)
-        if known is not None:
-            return known
-        known = self._old.get(key)
-        if known is None:
+    def _write(self, message: Message) -> _Kept:
+        kept = self._old.get(id(message))
+        if kept is None or kept[0] is not message:
             entry = _message(message)
-            known = _dump(entry), _worthy(entry)
-        # The key holds the same texts once more: counted as if they were as long.
-        size = 2 * len(known[0]) + 200
+            kept = message, _dump(entry), _worthy(entry)
+        # The message holds the same texts once more: counted as if they were as long.
+        size = 2 * len(kept[1]) + 200
         if size <= self._at_most:
             self._size += size
             if self._size > self._at_most:
                 self._old, self._new, self._size = self._new, {}, size
-            self._new[key] = known
-        return known
+            self._new[id(message)] = kept
+        return kept
 
     def _spec(self, tool: ToolSpec) -> bytes:
         known = self._tools.get(id(tool))
