@@ -49,6 +49,9 @@ BLOCKS = 20
 """Stretches of time whose means are fitted: samples that lie close together are not independent of each other, and an
 error computed from them would be far too small."""
 
+KEPT = 16
+"""Latencies of each stretch of time that the report's plots are made from."""
+
 MEANT = 0.02
 """Share of the memory. A drift that would take 50 times the run to double it is no leak, however sure it is."""
 
@@ -154,6 +157,10 @@ async def soak(seconds: float, conversations: int, seed: int) -> tuple[LoadRepor
     samples: list[tuple[float, float]] = []
 
     def look(record: Recorder) -> None:
+        # The plots over time would hold some hundred latencies for each of their points: memory that grows, and not
+        # what is looked for.
+        for bucket in record.buckets.values():
+            del bucket.latencies[KEPT:], bucket.firsts[KEPT:]
         now = trio.current_time() - record.start
         if seconds / 4 <= now <= seconds:
             samples.append((now, float(resident())))

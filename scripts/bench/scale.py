@@ -118,6 +118,7 @@ def plot(found: list[Point], file: Path) -> None:
     from matplotlib import pyplot
 
     mpl.rcParams["svg.hashsalt"] = "scale"
+    mpl.rcParams["svg.fonttype"] = "none"
     columns: list[tuple[str, Any]] = [
         ("turns a second", lambda point: point.rate),
         ("p99 of a turn, ms", lambda point: point.p99 * 1e3),

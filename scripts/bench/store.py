@@ -18,6 +18,7 @@ from pathlib import Path
 
 import attrs
 import trio
+from _figures import Figure, show
 
 from goliath_actors.abc import Change, Entry
 from goliath_actors.stores import InMemoryStore, SqliteStore
@@ -78,6 +79,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--directory", type=Path, default=Path())
+    parser.add_argument("--json", type=Path, metavar="FILE", help="add the figures to this file")
     options = parser.parse_args()
     rates: dict[int, list[float]] = {512: [], 1: []}
     ratios: list[float] = []
@@ -94,8 +96,18 @@ def main() -> None:
                 line.append(f"{name}: {found[-1]:7,.0f} ({middle:.1f} ms, {late:.1f} ms)")
             ratios.append(rates[512][-1] / rates[1][-1])
             print("  ".join(line), f" ratio: {ratios[-1]:.1f}")
-    print(f"median ratio: {statistics.median(ratios):.1f}")
-    print(f"in memory, a conversation of one turn: {trio.run(bytes_in_memory, 20_000):,.0f} bytes")
+    ratio, single, grouped = statistics.median(ratios), statistics.median(rates[1]), statistics.median(rates[512])
+    size = trio.run(bytes_in_memory, 20_000)
+    writers = f"{options.conversations} writers, durable commits"
+    against = f"one by one {single:,.0f}/s"
+    show(
+        "durable commits",
+        [
+            Figure(writers, f"{grouped:,.0f}/s", against, f"{ratio:.1f}", ">= 10", ratio >= 10),
+            Figure("in memory, a conversation of one turn", f"{size:,.0f} bytes", "", "", "", None),
+        ],
+        options.json,
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Whole turns over HTTP: two model calls and one tool each, against bare h11 on trio against other clients
 and against other frameworks.
 
-    python scripts/bench/turns.py [--rounds 3] [--turns 400] [--peers 1]
+    python scripts/bench/turns.py [--rounds 3] [--turns 400] [--peers 1] [--largest 256]
     python scripts/bench/turns.py --fleet 2000 [--pause-ms 200]
 
 The model is a server in a process of its own. Contestants are processes, too, and take turns; what counts is the CPU
@@ -78,7 +78,7 @@ def per_turn(results: list[dict[str, Any]], key: str) -> float:
 def turns_table(options: Any, names: list[str]) -> list[Figure]:
     """CPU per turn at several numbers of conversations."""
     figures = []
-    for size in SIZES:
+    for size in [size for size in SIZES if size <= options.largest]:
         results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
         # Short conversations: how long ones fare is growth.py's question.
         turns = min(max(options.turns // size, 3), 20)
@@ -186,7 +186,7 @@ def fleet_table(options: Any, names: list[str]) -> list[Figure]:
 
 
 def main() -> None:
-    options = arguments(__doc__, rounds=3, turns=400, peers=1, fleet=0, pause_ms=200)
+    options = arguments(__doc__, rounds=3, turns=400, peers=1, largest=256, fleet=0, pause_ms=200)
     names = ["ours", "raw_h11", *((*CLIENTS, *SCRIPTS) if options.peers else ())]
     if options.fleet:
         show(f"a fleet of {options.fleet}", fleet_table(options, names), options.json)

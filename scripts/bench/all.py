@@ -1,0 +1,239 @@
+"""Every measurement, one after another, and the page that shows them.
+
+    python scripts/bench/all.py [--quick] [--only [NAME ...]]
+
+Writes docs/performance.md, docs/images/performance-scale.svg and docs/images/performance-turn.svg. Peers are installed
+into `.bench/` from the package index at first use. Takes about an hour; `--quick` about ten minutes, on fewer rounds
+and smaller sizes. `--only` runs some alone, or none, and keeps what the page says of the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import attrs
+from _environments import PEERS
+from _figures import cpu_name
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PAGE = ROOT / "docs" / "performance.md"
+IMAGES = ROOT / "docs" / "images"
+DATA = ROOT / ".bench" / "figures.json"
+LIBRARIES = ("trio", "attrs", "msgspec", "h11", "httpx2")
+
+
+@attrs.frozen
+class Bench:
+    """One script. `shows`: it writes figures as data; else what it prints is shown as it is. `note` stands below."""
+
+    name: str
+    title: str
+    full: Sequence[str]
+    quick: Sequence[str]
+    note: str
+    shows: bool = True
+
+
+BENCHES = (
+    Bench(
+        "actor",
+        "What an ask costs before anything is done for it",
+        (),
+        ("--rounds", "5", "--asks", "800", "--idle", "2000"),
+        "A run has a task, a scope, a journal and an account of its own, and its observers are told whatever happens.",
+        shows=False,
+    ),
+    Bench("messages", "An ask against a message of other actor libraries", (), ("--rounds", "2", "--asks", "1500"), ""),
+    Bench(
+        "toolturn",
+        "A turn with a tool, without a network",
+        (),
+        ("--rounds", "5", "--turns", "100"),
+        "",
+        shows=False,
+    ),
+    Bench(
+        "turns",
+        "Whole turns over HTTP",
+        (),
+        ("--rounds", "1", "--turns", "60", "--largest", "32"),
+        "Two model calls and one tool a turn, replies streamed, the history kept. Bare h11 is a hundred lines by hand: "
+        "one request after another, no time-outs, no retries, no record. Of the CPU of a turn over HTTP about a third "
+        "is the loop and the runtime, a quarter the adapter, a fifth trio's scheduler and sockets, a tenth h11. "
+        "Pictured below.",
+    ),
+    Bench(
+        "fleet",
+        "Many turns at once",
+        ("--fleet", "2000", "--rounds", "1"),
+        ("--fleet", "300", "--rounds", "1", "--peers", "0"),
+        "Wall time, so it is worth little on a busy machine.",
+    ),
+    Bench("growth", "Long conversations, and many in flight", (), ("--rounds", "1", "--in-flight", "500"), ""),
+    Bench("idle", "Idle conversations", (), ("--conversations", "20000", "--rounds", "2"), ""),
+    Bench("abort", "Aborting everything at once", (), ("--runs", "2000", "--rounds", "3"), ""),
+    Bench(
+        "fanout",
+        "Event streams of the chat backend",
+        (),
+        ("--seconds", "6"),
+        "Every delta costs a pass of the model's task and, merged with others, a frame through the application, the "
+        "web server and the socket. A server of one core that is asked for more than it can give merges more texts "
+        "into each frame; then it is late, and loses nothing. Reader and server share the machine.",
+    ),
+    Bench(
+        "store",
+        "Durable commits of SqliteStore",
+        (),
+        ("--rounds", "2", "--seconds", "1"),
+        "Writers share one transaction and one write to the disk. The faster the disk, the less there is to share: "
+        "then the processor's part of a commit is the limit.",
+    ),
+    Bench(
+        "scale",
+        "From few to many",
+        ("--svg", str(IMAGES / "performance-scale.svg")),
+        ("--svg", str(IMAGES / "performance-scale.svg"), "--most", "10000", "--flight", "1000"),
+        "",
+    ),
+    Bench(
+        "flame",
+        "Where a turn over HTTP spends its CPU",
+        ("--svg", str(IMAGES / "performance-turn.svg")),
+        ("--svg", str(IMAGES / "performance-turn.svg"), "--turns", "800"),
+        "Shares of samples by the package whose code was running.",
+        shows=False,
+    ),
+)
+PICTURES = {
+    "scale": "![Throughput, delay and memory, by conversations and by turns in flight](images/performance-scale.svg)",
+    "flame": "![A flame graph of a turn](images/performance-turn.svg)",
+}
+
+
+def run(bench: Bench, quick: bool) -> dict[str, Any]:
+    """Run one script; what it showed."""
+    script = HERE / f"{'turns' if bench.name == 'fleet' else bench.name}.py"
+    options = list(bench.quick if quick else bench.full)
+    file = DATA.with_name("one.json")
+    file.unlink(missing_ok=True)
+    command = [sys.executable, str(script), *options, *(["--json", str(file)] if bench.shows else [])]
+    print(f"--- {bench.title}", flush=True)
+    load = os.getloadavg()[0]
+    done = subprocess.run(command, capture_output=True, text=True)
+    print(done.stdout, flush=True)
+    shown = " ".join(["python", f"scripts/bench/{script.name}", *_without_paths(options)])
+    result: dict[str, Any] = {"command": shown, "load": load}
+    if done.returncode:
+        print(done.stderr, file=sys.stderr, flush=True)
+        result["failed"] = (done.stderr.strip().splitlines() or ["no reason given"])[-1][:300]
+    elif bench.shows:
+        tables = json.loads(file.read_text())
+        result["figures"] = [figure for table in tables.values() for figure in table]
+    else:
+        result["text"] = done.stdout.strip("\n")
+    return result
+
+
+def _without_paths(options: Sequence[str]) -> list[str]:
+    return [Path(option).name if "/" in option else option for option in options]
+
+
+def page(found: dict[str, Any]) -> str:
+    """Return the page."""
+    libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
+    peers = ", ".join(package for packages in PEERS.values() for package in packages if "==" in package)
+    lines = [
+        "# Performance",
+        "",
+        "Every figure here comes from one command, `python scripts/bench/all.py`, which writes this page. Contestants "
+        "take turns within one run, and ratios are what to read: on another machine the times differ, and the ratios "
+        "little. A goal that was missed says so.",
+        "",
+        f"Machine: {cpu_name()}, {os.cpu_count()} cores, {platform.system()}; {platform.python_implementation()} "
+        f"{platform.python_version()}; {libraries}. Beside each command stands the load average when it began: "
+        "above the number of cores, other work took its share, which makes wall times worse, and CPU times somewhat.",
+        "",
+        f"Others, as they were newest: {peers}.",
+    ]
+    goals = [goal for bench in BENCHES if bench.name in found for goal in _goals(bench, found[bench.name])]
+    missed = [words for words, ok in goals if not ok]
+    lines += [
+        "",
+        f"Of {len(goals)} goals, {len(goals) - len(missed)} were reached. Missed:" if missed else "No goal was missed.",
+    ]
+    lines += ["", *(f"- {words}" for words in missed)]
+    for bench in BENCHES:
+        one = found.get(bench.name)
+        if one is None:
+            continue
+        lines += ["", f"## {bench.title}", ""]
+        if "failed" in one:
+            lines.append(f"Not measured: `{one['failed']}`.")
+        elif "figures" in one:
+            lines += ["| | ours | against | ratio | goal | |", "|---|---|---|---|---|---|"]
+            for figure in one["figures"]:
+                mark = {True: "reached", False: "**missed**", None: ""}[figure["ok"]]
+                cells = (*(figure[key] for key in ("what", "ours", "against", "ratio", "goal")), mark)
+                lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |".replace("|  |", "| |"))
+        else:
+            lines += ["```text", *(line.rstrip() for line in one["text"].splitlines()), "```"]
+        if bench.note:
+            lines += ["", bench.note]
+        if bench.name in PICTURES:
+            lines += ["", PICTURES[bench.name]]
+        lines += ["", f"`{one['command']}`, load average {one.get('load', 0):.1f}"]
+    wrapped = [
+        textwrap.fill(line, 120) if len(line) > 120 and line[0] not in "|!`-" and "```" not in line else line
+        for line in lines
+    ]
+    return "\n".join(wrapped) + "\n"
+
+
+def _goals(bench: Bench, one: dict[str, Any]) -> list[tuple[str, bool]]:
+    """Return what was to be reached, in words, and whether it was."""
+    found = []
+    for figure in one.get("figures", ()):
+        if figure["ok"] is not None:
+            what = f"{figure['what']}: {figure['ratio'] or figure['ours']}, goal {figure['goal']}"
+            found.append((what, bool(figure["ok"])))
+    for what, reached, goal in _GOAL.findall(one.get("text", "")):
+        found.append(
+            (f"{what.strip()} ({bench.title.lower()}): {reached}, goal <= {goal}", float(reached) <= float(goal))
+        )
+    return found
+
+
+_GOAL = re.compile(r"^ *(\S[^\n]*?)[: ] +(?:[\d.]+ µs +)?([\d.]+) (?:x|bytes|µs a row) +\(goal: at most ([\d.]+)", re.M)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller sizes")
+    parser.add_argument("--only", nargs="*", choices=[bench.name for bench in BENCHES], metavar="NAME")
+    options = parser.parse_args()
+    DATA.parent.mkdir(exist_ok=True)
+    found: dict[str, Any] = json.loads(DATA.read_text()) if DATA.exists() else {}
+    PAGE.write_text(page(found))
+    for bench in BENCHES:
+        if options.only is None or bench.name in options.only:
+            found[bench.name] = run(bench, options.quick)
+            DATA.write_text(json.dumps(found, indent=2) + "\n")
+            PAGE.write_text(page(found))
+    return 1 if any("failed" in one for one in found.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
