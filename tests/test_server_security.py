@@ -319,6 +319,29 @@ async def test_nobody_speaks_http_2_here() -> None:
         assert (await knowing.read_to_end()).startswith(b"HTTP/1.1 4")
 
 
+@pytest.mark.parametrize("asked", ["nothing", "and was answered", "and left at once"])
+async def test_a_client_that_left_counts_as_a_connection_no_more(asked: str) -> None:
+    """It did, until it would have been idle for too long: clients that come and go used up what there may be."""
+    async with open_web(agent("Hello."), config=ServerConfig(max_connections=1, drain_grace=5)) as web:
+        first = await web.connect()
+        if asked == "and was answered":
+            await first.send("GET", "/healthz")
+            await first.read_until(b'{"status":"ok"}')
+        elif asked == "and left at once":
+            await first.send("POST", "/v1/conversations/c/runs", {"ask": "Hi."})
+        await first.stream.aclose()
+        with trio.fail_after(10):
+            answer = b""
+            while b'{"status":"ok"}' not in answer:
+                raw = await web.connect()
+                await raw.send("GET", "/healthz", connection="close")
+                try:
+                    answer = await raw.read_to_end()
+                except trio.BrokenResourceError:
+                    continue
+                assert answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 503"))
+
+
 # --- requests -------------------------------------------------------------------------------------------------------
 
 RUNS = "/v1/conversations/c/runs"

@@ -6,6 +6,8 @@ What is known of Hypercorn's trio worker, each with a test:
   the server, for ever. The kernel ends such a connection (`TCP_USER_TIMEOUT`), which the listening socket hands on.
 - What its protocols raise leaves the connection's task: bytes that no client sends, behind a request for a web socket,
   would end the server. So its connections are used, and its worker, which puts them all into one nursery, is not.
+- It keeps a connection whose client has left until it counts as idle for too long: so clients that come and go would use
+  up the files that a process may have open.
 - Its HTTP/2 keeps what a client's window has no room for in memory, without a bound, and the kernel sees no client that
   has stopped reading. Browsers speak it over TLS alone, which this server has not, so it is not spoken.
 """
@@ -21,6 +23,7 @@ from typing import Any, Final
 
 import trio
 from hypercorn.config import Config
+from hypercorn.events import Event, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.utils import wrap_app
@@ -93,12 +96,24 @@ async def listen(
 
 
 class _Connection(TCPServer):
-    """A connection that stays with HTTP/1.1, whatever its client would like to change to."""
+    """A connection that ends with its client, and stays with HTTP/1.1, whatever that would like to change to."""
+
+    _left = False
+
+    async def protocol_send(self, event: Event) -> None:
+        """As its base; nobody waits for another request of a client that has left.
+
+        Cancellation: as of its base.
+        """
+        if not (self._left and isinstance(event, Updated)):
+            await super().protocol_send(event)
 
     async def _read_data(self) -> None:
         protocol: Any = self.protocol.protocol
         protocol._check_protocol = _stay
         await super()._read_data()
+        self._left = True
+        await self.idle_task.stop()
 
 
 async def _stay(request: Any) -> None:
