@@ -9,6 +9,7 @@ import attrs
 import hypercorn.trio
 import pytest
 import trio
+import trio.testing
 from hypercorn.config import Config
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -18,6 +19,7 @@ from starlette.routing import Mount, Route
 from goliath_actors import Agent, ToolLoop, open_runtime
 from goliath_actors.errors import ConfigError, StoreError
 from goliath_actors.server import Ledger, ServerConfig, create_app, recorded, serve
+from goliath_actors.server._ledger import Acceptance
 from goliath_actors.stores import InMemoryStore, LeasedStore
 from goliath_actors.testing import FailingStore, Gate, ScriptedModel
 
@@ -119,10 +121,28 @@ async def test_what_could_not_be_read_at_first_is_recovered_when_it_is_asked_for
         with trio.fail_after(5):
             while len(failing.calls) < 3:  # it is looked through: both conversations could not be read
                 await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked()
         assert (await ledger.read(":server/assistant/local/c")).private["open"]
         assert (await web.client.get("/v1/conversations/c")).status_code == 200
         (run,) = await ends(web, "c")
         assert run["result"]["text"] == "Done."
+
+
+async def test_a_deletion_that_is_refused_keeps_what_was_accepted_before_it_on_record() -> None:
+    async def refused() -> None:
+        await trio.lowlevel.checkpoint()
+        raise StoreError("not now")
+
+    ledger, gate = Ledger(InMemoryStore()), Gate()
+    async with open_runtime(agent(gate.then("Hello."))) as runtime:
+        run = runtime.submit("Hi.")
+        acceptance = Acceptance("c", run, "assistant", "Hi.", "run")
+        ledger.expect(acceptance)
+        with pytest.raises(StoreError, match="not now"):
+            await ledger.forget("c", refused)
+        await ledger.accept(acceptance)
+        assert list((await ledger.read("c")).private["open"]) == [run.id]
+        gate.open()
 
 
 # --- inside of an application ---------------------------------------------------------------------------------------

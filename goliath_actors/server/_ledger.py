@@ -242,11 +242,17 @@ class Ledger:
         Cancellation: the record stays.
         """
         async with self._lock(key):
-            for acceptance in self._accepted.values():
-                if acceptance.key == key:
-                    acceptance.gone = True
-            await conversation()
-            await self.store.forget(key)
+            before = [acceptance for acceptance in self._accepted.values() if acceptance.key == key]
+            for acceptance in before:
+                acceptance.gone = True
+            forgotten = False
+            try:
+                await conversation()
+                await self.store.forget(key)
+                forgotten = True
+            finally:
+                for acceptance in before:
+                    acceptance.gone = forgotten
 
     async def listed(self, prefix: str, after: str | None, limit: int) -> list[Listed]:
         """Return conversations whose keys begin with `prefix`, in the order of their ids, from behind `after`."""
