@@ -6,8 +6,8 @@ What is known of Hypercorn's trio worker, each with a test:
   the server, for ever. The kernel ends such a connection (`TCP_USER_TIMEOUT`), which the listening socket hands on.
 - What its protocols raise leaves the connection's task: bytes that no client sends, behind a request for a web socket,
   would end the server. So its connections are used, and its worker, which puts them all into one nursery, is not.
-- It keeps a connection whose client has left until it counts as idle for too long: so clients that come and go would use
-  up the files that a process may have open.
+- It keeps a connection whose client has left until it counts as idle for too long: so clients that come and go would
+  use up the files that a process may have open.
 - Its HTTP/2 keeps what a client's window has no room for in memory, without a bound, and the kernel sees no client that
   has stopped reading. Browsers speak it over TLS alone, which this server has not, so it is not spoken.
 """
