@@ -220,7 +220,8 @@ class Thinker:
         offered = {descriptor.name: tools[descriptor.name] for descriptor in question.tools}
         head, tail = context.messages[: context.settled], context.messages[context.settled :]
         messages = (*self._system(question.context_text), *head, *compose([*tail, *(patch.messages or ()), *notes]))
-        if messages and messages[-1].role == "assistant":
+        # Providers refuse a request that ends with a reply, and many refuse one of instructions alone.
+        if (messages and messages[-1].role == "assistant") or all(one.role == "system" for one in messages):
             messages = (*messages, Message("user", GO_ON))
         wanted = Wanted(
             role="step",
