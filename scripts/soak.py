@@ -4,9 +4,9 @@
 
 Asks come in a closed loop to a runtime with a simulated model; clients abort, leave, or read slowly; the model fails,
 refuses and stalls; the store, a database in a temporary folder, fails, too. The resident memory is taken twice a second
-and a line is fitted to it, the first quarter left out: its slope must not be told from zero, by twice its error, once
-the run is long enough for that to mean anything (`JUDGED`). Exit status 1 if any account is not settled, or if memory
-grows. Ends by itself; no network.
+and a line is fitted to it, the first quarter left out. Once the run is long enough for that to mean anything
+(`JUDGED`), its slope must not be told from zero, by twice its error, or be a trifle (`MEANT`). Exit status 1 if any
+account is not settled, or if memory grows. Ends by itself; no network.
 """
 
 from __future__ import annotations
@@ -69,6 +69,15 @@ class Slope:
     def grows(self) -> bool:
         """True if the memory grows for sure, and by more than a trifle."""
         return self.rate > 2 * self.error and self.rate * self.seconds > MEANT * self.mean
+
+    @property
+    def verdict(self) -> str:
+        """What that means, in words."""
+        if abs(self.rate) <= 2 * self.error:
+            return "not to be told from zero"
+        if self.rate < 0:
+            return "it shrinks"
+        return "it grows" if self.grows else f"it grows by less than {MEANT:.0%} in this run, which is let pass"
 
     def __str__(self) -> str:
         rate, error = self.rate * 3600 / 2**20, self.error * 3600 / 2**20
@@ -181,7 +190,7 @@ def main() -> int:
     report, slope = trio.run(soak, options.seconds, options.conversations, options.seed)
     print(report.as_text())
     judged = options.seconds >= JUDGED
-    verdict = ("it grows" if slope.grows else "not to be told from zero") if judged else "too short to judge"
+    verdict = slope.verdict if judged else "too short to judge"
     print(f"memory: {slope}: {verdict}")
     if options.json is not None:
         data = {"report": report.as_data(), "memory": attrs.asdict(slope), "verdict": verdict}

@@ -74,7 +74,7 @@ def test_the_front_door_has_at_most_thirty_names() -> None:
 
 
 HEAVY = (
-    "httpx2 httpcore2 h2 anyio tiktoken regex jsonschema pydantic sqlite3 asyncio pytest psycopg starlette hypercorn "
+    "httpx2 httpcore2 h11 h2 anyio tiktoken regex jsonschema pydantic sqlite3 asyncio pytest psycopg starlette hypercorn "
     "mcp opentelemetry prometheus_client rich"
 )
 
