@@ -74,8 +74,8 @@ def test_the_front_door_has_at_most_thirty_names() -> None:
 
 
 HEAVY = (
-    "httpx2 httpcore2 h11 h2 anyio tiktoken regex jsonschema pydantic sqlite3 asyncio pytest psycopg starlette hypercorn "
-    "mcp opentelemetry prometheus_client rich"
+    "httpx2 httpcore2 h2 anyio tiktoken regex jsonschema pydantic sqlite3 asyncio pytest psycopg starlette hypercorn "
+    "h11 mcp opentelemetry prometheus_client rich"
 )
 
 
