@@ -70,8 +70,8 @@ BENCHES = (
         (),
         ("--rounds", "1", "--turns", "60", "--largest", "32"),
         "Two model calls and one tool a turn, replies streamed, the history kept. Bare h11 is a hundred lines by hand: "
-        "one request after another, no time-outs, no retries, no record. Of the CPU of a turn over HTTP about a third "
-        "is the loop and the runtime, a quarter the adapter, a fifth trio's scheduler and sockets, a tenth h11. "
+        "one request after another, no time-outs, no retries, no record. Of the CPU of a turn over HTTP about two "
+        "fifths are the loop and the runtime, a fifth the adapter, a sixth trio's scheduler and sockets, a tenth h11. "
         "Pictured below.",
     ),
     Bench(
