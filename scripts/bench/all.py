@@ -196,7 +196,9 @@ def page(found: dict[str, Any]) -> str:
             lines += ["", PICTURES[bench.name]]
         lines += ["", f"`{one['command']}`, load average {one.get('load', 0):.1f}"]
     wrapped = [
-        textwrap.fill(line, 120) if len(line) > 120 and line[0] not in "|!`-" and "```" not in line else line
+        textwrap.fill(line, 120, break_on_hyphens=False)
+        if len(line) > 120 and line[0] not in "|!`-" and "```" not in line
+        else line
         for line in lines
     ]
     return "\n".join(wrapped) + "\n"
