@@ -27,13 +27,13 @@ async def insist(future: asyncio.Future[None], cancel: Callable[[], object]) -> 
     try:
         # It never has an exception, and `wait` leaves it alone.
         await asyncio.wait((future,))
-    except asyncio.CancelledError as cancelled:
+    except asyncio.CancelledError as cancelled:  # noqa: ASYNC103  # asyncio's, and the caller raises it
         cancel()
         with _deaf():
             while not future.done():
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait((future,))
-        return cancelled
+        return cancelled  # noqa: ASYNC104  # as above
     return None
 
 

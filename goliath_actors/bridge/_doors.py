@@ -149,7 +149,7 @@ class BridgeStream:
     async def __aiter__(self) -> AsyncIterator[Event]:
         async with self as run:
             async for event in run.events():
-                yield event
+                yield event  # noqa: ASYNC119  # asyncio closes generators that are left; the docstring says when
 
 
 async def _leave(run: Run) -> None:
