@@ -186,6 +186,28 @@ CREATE FUNCTION note_told(p_place bigint) RETURNS boolean LANGUAGE sql AS $body$
     SELECT true
 $body$;
 """,
+    """
+-- The last transaction of each process that writes, so that one whose COMMIT had no answer can be looked up. A
+-- transaction's own id would not do: after a crash the server gives ids again that had not reached its disk.
+CREATE TABLE writers (id uuid PRIMARY KEY, number bigint NOT NULL, at timestamptz NOT NULL DEFAULT now());
+
+CREATE FUNCTION note_writer(p_id uuid, p_number bigint) RETURNS boolean LANGUAGE sql AS $body$
+    DELETE FROM writers WHERE p_number = 1 AND at < now() - interval '7 days';
+    INSERT INTO writers VALUES (p_id, p_number)
+        ON CONFLICT (id) DO UPDATE SET number = p_number, at = now();
+    SELECT true
+$body$;
+
+-- The number of the last transaction that is there; one that is under way is waited for.
+CREATE FUNCTION last_of_writer(p_id uuid) RETURNS bigint LANGUAGE plpgsql AS $body$
+DECLARE
+    found bigint;
+BEGIN
+    INSERT INTO writers VALUES (p_id, 0) ON CONFLICT (id) DO NOTHING;
+    SELECT number INTO found FROM writers WHERE id = p_id FOR UPDATE;
+    RETURN found;
+END $body$;
+""",
 )
 
 # One number for all our schemas: openers wait for each other for a moment, whoever they are. "GolA".

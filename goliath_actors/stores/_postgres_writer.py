@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar, cast, final
 
@@ -50,9 +51,9 @@ _Batch: TypeAlias = Sequence[_Ticket]
 
 @attrs.define(eq=False)
 class _Unsure(Exception):
-    """The connection was lost while the transaction `xid` committed: it is there or it is not."""
+    """The connection was lost while the transaction `number` of this writer committed: it is there or it is not."""
 
-    xid: str
+    number: int
     error: psycopg.Error
 
 
@@ -77,6 +78,9 @@ class Writer:
     # Only the thread touches these. Until a first connection was there, nothing is waited for.
     _connection: Connection | None = attrs.field(default=None, init=False)
     _was_there: bool = attrs.field(default=False, init=False)
+    # What tells the transactions of this writer from all others, and each of them from the one before.
+    _id: uuid.UUID = attrs.field(factory=uuid.uuid4, init=False)
+    _number: int = attrs.field(default=0, init=False)
 
     async def run(self, work: Work[T]) -> T:
         """Do `work` in a transaction together with its neighbours, and return what it returns once that is on disk.
@@ -155,12 +159,11 @@ class Writer:
 
         Raises: `_Unsure`; `psycopg.Error`, with nothing written.
         """
+        self._number += 1
         with connection.pipeline():
             connection.execute("BEGIN")
-            marked = connection.execute("SELECT pg_current_xact_id()::text")
+            connection.execute("SELECT note_writer(%s, %s)", (self._id, self._number))
             cursors = [connection.execute(_work(ticket).statement, _work(ticket).values) for ticket in batch]
-        row = marked.fetchone()
-        assert row is not None
         bad = False
         for ticket, cursor in zip(batch, cursors, strict=True):
             answer = cursor.fetchone()
@@ -179,7 +182,7 @@ class Writer:
             connection.execute("COMMIT")
         except psycopg.Error as error:
             if is_broken(error, connection):
-                raise _Unsure(row[0], error) from error
+                raise _Unsure(self._number, error) from error
             raise
         return ()
 
@@ -192,10 +195,8 @@ class Writer:
         while True:
             try:
                 connection = patiently(self._connected, self._patience)
-                row = connection.execute("SELECT pg_xact_status(%s::xid8)", (unsure.xid,)).fetchone()
-                status = None if row is None else row[0]
-                if status in ("committed", "aborted"):
-                    return bool(status == "committed")
+                row = connection.execute("SELECT last_of_writer(%s)", (self._id,)).fetchone()
+                return row is not None and row[0] == unsure.number
             except psycopg.Error:
                 self._drop()
             except StoreError as error:
