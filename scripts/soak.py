@@ -21,7 +21,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import attrs
 import trio
@@ -113,25 +112,12 @@ def resident() -> int:
 
 
 @attrs.define(eq=False)
-class FaultyFile(FaultyStore):
-    """A database that fails now and then, and is closed by the runtime like any other."""
-
-    async def __aenter__(self) -> FaultyFile:
-        assert isinstance(self.inner, SqliteStore)
-        await self.inner.__aenter__()
-        return self
-
-    async def __aexit__(self, *raised: Any) -> None:
-        assert isinstance(self.inner, SqliteStore)
-        await self.inner.__aexit__(*raised)
-
-
-@attrs.define(eq=False)
 class Soaked(InProcess):
-    """A runtime with such a store."""
+    """A runtime on a database whose commits fail now and then."""
 
     def _store(self) -> Store:
-        return FaultyFile(SqliteStore(Path(self.scenario.runtime.store)), 0.01, random.Random(self.scenario.seed))
+        dice = random.Random(self.scenario.seed)
+        return FaultyStore(SqliteStore(Path(self.scenario.runtime.store)), {}, share=0.01, dice=dice)
 
 
 def scenario_for(seconds: float, conversations: int, seed: int, store: str) -> Scenario:

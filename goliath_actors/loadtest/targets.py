@@ -141,7 +141,7 @@ class InProcess:
         if shape.store != "memory":
             return SqliteStore(Path(shape.store))
         if shape.store_errors:
-            return FaultyStore(InMemoryStore(), shape.store_errors, random.Random(self.scenario.seed))
+            return FaultyStore(InMemoryStore(), {}, share=shape.store_errors, dice=random.Random(self.scenario.seed))
         return InMemoryStore()
 
     async def ask(self, order: Order, seen: Observation) -> None:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import platform
-import statistics
 import sys
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
-import trio
 
-__all__ = ["Contest", "Figure", "arguments", "cpu_name", "show"]
+__all__ = ["Figure", "arguments", "cpu_name", "show"]
 
 
 @attrs.frozen
@@ -34,38 +30,6 @@ class Figure:
     def cells(self) -> Sequence[str]:
         mark = {True: "reached", False: "missed", None: ""}[self.ok]
         return (self.what, self.ours, self.against, self.ratio, self.goal, mark)
-
-
-@attrs.define(eq=False)
-class Contest:
-    """Runs contestants in turn and keeps what each took, in seconds of CPU and of wall time.
-
-    A contestant is an async function that does a fixed amount of work, under `trio.run` of its own.
-    """
-
-    rounds: int
-    cpu: dict[str, list[float]] = attrs.field(factory=dict)
-    wall: dict[str, list[float]] = attrs.field(factory=dict)
-
-    def run(self, contestants: Mapping[str, Callable[[], Awaitable[object]]]) -> None:
-        """Let each have `rounds` turns, after one that does not count."""
-        for number in range(self.rounds + 1):
-            for name, work in contestants.items():
-                gc.collect()
-                wall, cpu = time.perf_counter(), time.process_time()
-                trio.run(work)
-                cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-                if number:
-                    self.cpu.setdefault(name, []).append(cpu)
-                    self.wall.setdefault(name, []).append(wall)
-
-    def median(self, name: str, *, wall: bool = False) -> float:
-        return statistics.median((self.wall if wall else self.cpu)[name])
-
-    def ratio(self, name: str, other: str, *, wall: bool = False) -> float:
-        """Return the median of the rounds' own ratios: what disturbs a round disturbs both of its contestants."""
-        times = self.wall if wall else self.cpu
-        return statistics.median(a / b for a, b in zip(times[name], times[other], strict=True))
 
 
 def arguments(doc: str | None, **counts: int) -> argparse.Namespace:
