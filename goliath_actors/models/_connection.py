@@ -1,7 +1,7 @@
 """One connection to a provider: connecting, TLS, and requests in HTTP/1.1, one after another.
 
-Uses _http; used by _pool. Requests are written here, since all of one adapter have the same head but for the length of
-their body; responses are read by h11, which is told of the same request without its body.
+Uses _http, _response, _socket; used by _pool. The head of a request is checked by h11 and written once: all of one
+adapter have the same, but for the length of their body.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import h11
 import trio
 
 from ._http import httpx
+from ._response import Malformed, ResponseHead, Responses
+from ._socket import Socket
 
 __all__ = ["NO_LIMITS", "Connection", "Head", "Limits", "connect"]
 
-_Stream: TypeAlias = trio.SocketStream | trio.SSLStream[trio.SocketStream]
+_Stream: TypeAlias = Socket | trio.SSLStream[Socket]
 
 _READ = 64 * 1024
-_HEAD = 100 * 1024  # bytes of the head of a response, and of one line between chunks
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
-_END = h11.EndOfMessage()
 
 
 class Limits(NamedTuple):
@@ -43,7 +43,9 @@ class Head:
     """The head of a request, but for the length of its body; made once for requests that are alike."""
 
     before_length: bytes
-    event: h11.Request
+    method: bytes
+    keep: bool
+    """False if the request asks for the end of the connection."""
 
     @classmethod
     def of(cls, method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Head:
@@ -58,40 +60,40 @@ class Head:
         except h11.LocalProtocolError as error:
             raise httpx.LocalProtocolError(str(error)) from error
         lines = [b"%s %s HTTP/1.1" % (event.method, event.target), *(b"%s: %s" % header for header in kept)]
-        return cls(b"\r\n".join([*lines, b"content-length: "]), event)
+        keep = not any(name.lower() == b"connection" and b"close" in value.lower() for name, value in kept)
+        return cls(b"\r\n".join([*lines, b"content-length: "]), event.method, keep)
 
 
 @final
 class Connection:
     """A connection that carries one request at a time. `received` counts the bytes that came in."""
 
-    __slots__ = ("_failure", "_over", "_stream", "_wire", "expires_at", "received")
+    __slots__ = ("_responses", "_stream", "expires_at", "received")
 
     def __init__(self, stream: _Stream) -> None:
         self._stream = stream
-        self._wire = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD)
-        self._over = False
-        self._failure: h11.RemoteProtocolError | None = None
+        self._responses = Responses()
         self.received = 0
         self.expires_at = math.inf
 
     @property
-    def socket(self) -> trio.socket.SocketType:
+    def socket(self) -> Socket:
+        """The socket, TLS or not."""
         stream = self._stream
-        return (stream.transport_stream if isinstance(stream, trio.SSLStream) else stream).socket
+        return stream if isinstance(stream, Socket) else stream.transport_stream
 
-    async def request(self, head: Head, content: bytes, limits: Limits) -> h11.Response:
+    async def request(self, head: Head, content: bytes, limits: Limits) -> ResponseHead:
         """Send one request and return the head of its response; the body is read by `read`.
 
         Raises: the client library's transport errors.
 
         Cancellation: the connection cannot be used again.
         """
-        self._over = False
-        wire = self._wire
-        wire.send(head.event)
-        wire.send(_END)
+        responses = self._responses
+        responses.begin(head.method, head.keep)
         data = b"%s%d\r\n\r\n%s" % (head.before_length, len(content), content)
+        # Sending need not be a checkpoint, and a request of somebody who was cancelled is not sent.
+        await trio.lowlevel.checkpoint_if_cancelled()
         try:
             if limits.write is None:
                 await self._stream.send_all(data)
@@ -102,46 +104,30 @@ class Connection:
             raise httpx.WriteTimeout(f"not sent within {limits.write} s") from error
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # a server may refuse a request before it has read it all: what it says tells more than this
-        while True:
-            try:
-                event = wire.next_event()
-            except h11.RemoteProtocolError as error:
-                raise httpx.RemoteProtocolError(str(error)) from error
-            if event is h11.NEED_DATA:
+        try:
+            while True:
                 if not await self._receive(limits.read):
                     raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
-            elif isinstance(event, h11.Response):
-                return event
-            elif not isinstance(event, h11.InformationalResponse):
-                raise httpx.RemoteProtocolError(f"no response came, but {event!r}")
+                response = responses.head()
+                if response is not None:
+                    return response
+        except Malformed as error:
+            raise httpx.RemoteProtocolError(str(error)) from error
 
     def ready(self) -> bytes:
         """Return what has come of the body and was not returned yet, without waiting; empty if nothing has.
 
         Raises: `httpx.RemoteProtocolError`, once all in front of what is no HTTP was returned.
         """
-        if self._over:
-            return b""
-        if self._failure is not None:
-            raise httpx.RemoteProtocolError(str(self._failure)) from self._failure
-        parts: list[bytes] = []
         try:
-            while (event := self._wire.next_event()) is not h11.NEED_DATA:
-                if isinstance(event, h11.Data):
-                    parts.append(bytes(event.data))
-                else:
-                    self._over = True
-                    break
-        except h11.RemoteProtocolError as error:
-            if not parts:
-                raise httpx.RemoteProtocolError(str(error)) from error
-            self._failure = error
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            return self._responses.body()
+        except Malformed as error:
+            raise httpx.RemoteProtocolError(str(error)) from error
 
     @property
     def over(self) -> bool:
         """True once the body was returned to its end."""
-        return self._over
+        return self._responses.over
 
     async def read(self, limit: float | None) -> bytes:
         """Return the next bytes of the body; empty at its end. A checkpoint, unless bytes or the end have come already.
@@ -152,18 +138,14 @@ class Connection:
 
         Cancellation: the connection cannot be used again.
         """
-        while not (data := self.ready()) and not self._over:
+        while not (data := self.ready()) and not self._responses.over:
             await self._receive(limit)
         return data
 
-    def renew(self) -> bool:
-        """Make ready for another request; False if there can be none on this connection."""
-        wire = self._wire
-        # Bytes behind the response are an answer that nobody has asked for: they must not become the next one's.
-        if wire.our_state is not h11.DONE or wire.their_state is not h11.DONE or wire.trailing_data[0]:
-            return False
-        wire.start_next_cycle()
-        return True
+    @property
+    def reusable(self) -> bool:
+        """True if the connection can carry another request."""
+        return self._responses.reusable
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -181,7 +163,7 @@ class Connection:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise httpx.ReadError(_words(error, "the connection broke off")) from error
         self.received += len(data)
-        self._wire.receive_data(bytes(data))
+        self._responses.receive(bytes(data))
         return len(data)
 
 
@@ -199,7 +181,7 @@ async def connect(
     """
     try:
         with trio.fail_after(math.inf if timeout is None else timeout):
-            plain = await trio.open_tcp_stream(host, port)
+            plain = Socket(await trio.open_tcp_stream(host, port))
             return Connection(plain if scheme != b"https" or context is None else await _secure(plain, host, context))
     except trio.TooSlowError as error:
         raise httpx.ConnectTimeout(f"no connection within {timeout:g} s") from error
@@ -207,7 +189,7 @@ async def connect(
         raise httpx.ConnectError(_words(error, "the connection was refused")) from error
 
 
-async def _secure(stream: trio.SocketStream, host: str, context: ssl.SSLContext) -> trio.SSLStream[trio.SocketStream]:
+async def _secure(stream: Socket, host: str, context: ssl.SSLContext) -> trio.SSLStream[Socket]:
     secured = trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
     ready = False
     try:

@@ -12,7 +12,6 @@ return what must be closed; the closing happens outside of them, under a shield.
 
 from __future__ import annotations
 
-import socket
 import ssl
 import weakref
 from collections import deque
@@ -147,7 +146,7 @@ class Pool(httpx.AsyncBaseTransport):
                     raise StaleConnection("the server had closed the kept connection before it answered") from error
                 raise
             answered = True
-            return PooledAnswer(self, origin, kept, response.status_code, response.headers.raw_items(), limits.read)
+            return PooledAnswer(self, origin, kept, response.status, response.fields, limits.read)
         finally:
             if not answered:
                 self._in_flight -= 1
@@ -179,7 +178,7 @@ class Pool(httpx.AsyncBaseTransport):
         while stack and found is None:
             kept = stack.pop()
             # Readable while idle can only mean that the server closed it, or sent what nobody asked for.
-            if kept.socket.is_readable():
+            if kept.socket.readable:
                 dead.append(kept)
             else:
                 found = kept
@@ -190,7 +189,7 @@ class Pool(httpx.AsyncBaseTransport):
     def give_back(self, origin: Origin, kept: Connection) -> list[Connection]:
         """Count the request as over and keep its connection if it can be used again; returns what is to be closed."""
         self._in_flight -= 1
-        if not kept.renew() or self._closed:
+        if not kept.reusable or self._closed:
             return [kept]
         stack = self._idle.setdefault(origin, deque())
         surplus = self._expired(stack)
@@ -520,7 +519,7 @@ def _abandon(idle: dict[Origin, deque[Connection]]) -> None:
     # No loop runs here, so nothing may be awaited and trio may not be told; nobody waits on an idle socket anyway.
     for stack in idle.values():
         for kept in stack:
-            socket.socket(fileno=kept.socket.detach()).close()
+            kept.socket.socket.close()
     idle.clear()
 
 
