@@ -254,7 +254,9 @@ def _class(name: str, cls: type[Any], level: str) -> str:
 
 
 def _methods(name: str, cls: type[Any]) -> Iterator[tuple[str, Any]]:
-    for method, value in vars(cls).items():
+    # What comes from an abstract base in a room of ours is told here, since it has no entry of its own.
+    own = [base for base in cls.__mro__ if base is cls or (inspect.isabstract(base) and _is_ours(base))]
+    for method, value in {name: value for base in reversed(own) for name, value in vars(base).items()}.items():
         if method == "__call__" and value.__doc__:
             yield method, value
         if method.startswith("_") or method not in PROMISED.get(name, (method,)):
@@ -263,6 +265,10 @@ def _methods(name: str, cls: type[Any]) -> Iterator[tuple[str, Any]]:
             value = value.__func__
         if (isinstance(value, property) or inspect.isfunction(value)) and value.__doc__:
             yield method, value
+
+
+def _is_ours(cls: type[Any]) -> bool:
+    return cls.__module__.startswith("goliath_actors.") and cls.__module__.rpartition(".")[2].startswith("_")
 
 
 def _joined(*parts: str) -> str:

@@ -242,7 +242,7 @@ async def test_a_record_that_was_repaired_meanwhile_is_not_set_aside(tmp_path: P
             await trio.to_thread.run_sync(reached.wait)
             nursery.start_soon(load)
             # The reader has seen the damage, and its wish to set it aside waits behind the repair.
-            while not store._writer._queue._pending:
+            while not store._writer._pending:
                 await trio.lowlevel.checkpoint()
             repaired.set()
         assert found == [Record(1, Memory(), {"a": 1}, {"b": 2}, 3, 2)]

@@ -217,14 +217,14 @@ async def test_no_space_is_an_error_that_changes_nothing_and_reads_go_on(tmp_pat
 async def test_a_store_works_without_being_entered_and_closes_for_good(tmp_path: Path) -> None:
     path = tmp_path / "chat.db"
     store = SqliteStore(path)
-    assert repr(store) == f"<SqliteStore {str(path)!r}: not opened>"
+    assert repr(store) == f"<SqliteStore {path}: not opened>"
     assert files(tmp_path) == []
     assert await store.load("k") == Record()
     await store.commit("k", Change())
-    assert repr(store) == f"<SqliteStore {str(path)!r}: open>"
+    assert repr(store) == f"<SqliteStore {path}: open>"
     await store.aclose()
     await store.aclose()
-    assert repr(store) == f"<SqliteStore {str(path)!r}: closed>"
+    assert repr(store) == f"<SqliteStore {path}: closed>"
     # The last connection to close takes the journal with it.
     assert files(tmp_path) == ["chat.db"]
     for refused in (store.load("k"), store.commit("k", Change())):
@@ -317,7 +317,9 @@ async def test_an_error_for_want_of_a_thread_changes_nothing_and_passes(tmp_path
             raise RuntimeError("can't start new thread")
         trio.lowlevel.start_thread_soon(work, deliver, name)
 
-    writer = GroupCommit(lambda: sqlite3.connect(":memory:", check_same_thread=False), StoreError, 10, start=start)
+    writer = GroupCommit(
+        lambda: sqlite3.connect(":memory:", check_same_thread=False), StoreError, limit=10, start=start
+    )
     with pytest.raises(StoreError, match="no thread to write with"):
         await writer.run(lambda connection: None)
     assert await writer.run(lambda connection: connection.execute("SELECT 7").fetchone()) == (7,)

@@ -191,7 +191,7 @@ async def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     async with SqliteStore("~/chat.db") as store:
         await store.commit("k", Change())
-        assert repr(store) == f"<SqliteStore {str(tmp_path / 'chat.db')!r}: open>"
+        assert repr(store) == f"<SqliteStore {tmp_path / 'chat.db'}: open>"
     assert (tmp_path / "chat.db").stat().st_size > 0
 
 

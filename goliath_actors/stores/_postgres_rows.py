@@ -9,8 +9,9 @@ from goliath_actors.abc import Entry, Record
 from goliath_actors.values import Page
 
 from ._postgres_schema import Connection
-from ._postgres_work import Untold, entry_of, pack, record_of, unpack
+from ._postgres_work import entry_of, pack, record_of, unpack
 from ._rules import page_bounds
+from ._trouble import Untold
 
 __all__ = ["entries", "find", "keys", "load"]
 

@@ -16,11 +16,9 @@ from goliath_actors.errors import StoreConflict
 
 from ._codec import EncodedChange, Unreadable, decode_entry, decode_record
 from ._rules import duplicate_id, unknown_id
+from ._trouble import BadEntry, BadRecord, Untold
 
 __all__ = [
-    "BadEntry",
-    "BadRecord",
-    "Untold",
     "Work",
     "acquire",
     "commit",
@@ -36,32 +34,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-
-@attrs.define(eq=False)
-class BadRecord(Exception):
-    """A record cannot be read."""
-
-    version: int
-    reason: str
-
-
-@attrs.define(eq=False)
-class BadEntry(Exception):
-    """An entry cannot be read."""
-
-    record: int
-    position: int
-    body: bytes
-    reason: str
-
-
-@attrs.define(eq=False)
-class Untold(Exception):
-    """Something was set aside earlier, as the row `place` of the quarantine, and perhaps nobody heard of it."""
-
-    place: int
-    reason: str
 
 
 @attrs.frozen(eq=False)
@@ -156,7 +128,7 @@ def record_of(
     try:
         return decode_record(version, memory, metadata, private, failures, entries)
     except Unreadable as error:
-        raise BadRecord(version if seen is None else seen, str(error)) from error
+        raise BadRecord(str(error), version if seen is None else seen) from error
 
 
 def entry_of(
@@ -166,7 +138,7 @@ def entry_of(
     try:
         entry = decode_entry(unpack(id), body)
     except (Unreadable, UnicodeDecodeError) as error:
-        raise BadEntry(record, position, body, str(error)) from error
+        raise BadEntry(position, str(error), record, body) from error
     if transcript is None or context is None:
         return entry
     return attrs.evolve(entry, transcript_visible=transcript, context_visible=context)
@@ -191,17 +163,21 @@ def release(key: str, owner: str) -> Work[None]:
     return Work(packed, b"SELECT release_lease(%s::bytea, %s::bytea)", (packed, pack(owner)), _nothing)
 
 
-def set_aside_record(key: str, bad: BadRecord) -> Work[int | None]:
-    """Move a record that cannot be read; the row of the quarantine, None if it is not as it was seen any more."""
+def set_aside_record(key: str, bad: BadRecord) -> Work[tuple[int, str] | None]:
+    """Move a record that cannot be read.
+
+    Its value: the row of the quarantine and what was wrong; None if it is not as it was seen any more.
+    """
     packed = pack(key)
     statement = b"SELECT set_aside_record(%s::bytea, %s::bigint, %s::text)"
-    return Work(packed, statement, (packed, bad.version, _printable(bad.reason)), _first)
+    return Work(packed, statement, (packed, bad.version, _printable(bad.reason)), partial(_aside, bad.reason))
 
 
-def set_aside_entry(key: str, bad: BadEntry) -> Work[int | None]:
+def set_aside_entry(key: str, bad: BadEntry) -> Work[tuple[int, str] | None]:
     """Move one entry's text, as `set_aside_record`; its position stays taken, so that no page shifts."""
     statement = b"SELECT set_aside_entry(%s::bigint, %s::bigint, %s::bytea, %s::text)"
-    return Work(pack(key), statement, (bad.record, bad.position, bad.body, _printable(bad.reason)), _first)
+    values = (bad.record, bad.position, bad.body, _printable(bad.reason))
+    return Work(pack(key), statement, values, partial(_aside, bad.reason))
 
 
 def note_told(key: str, place: int) -> Work[None]:
@@ -220,3 +196,7 @@ def _nothing(row: tuple[Any, ...]) -> None:
 def _first(row: tuple[Any, ...]) -> int | None:
     value: int | None = row[0]
     return value
+
+
+def _aside(reason: str, row: tuple[Any, ...]) -> tuple[int, str] | None:
+    return None if row[0] is None else (row[0], reason)

@@ -6,18 +6,18 @@ import contextlib
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar, cast, final
+from typing import Any, TypeAlias, TypeVar, final
 
 import attrs
 import psycopg
-import trio
 
 from goliath_actors.errors import StoreError
 
 from ._postgres_link import Link, Unreachable, is_broken, may_be_repeated
 from ._postgres_schema import Connection
-from ._postgres_work import BadRecord, Work
-from ._write_queue import Start, Ticket, WriteQueue, fail
+from ._postgres_work import Work
+from ._trouble import BadRecord
+from ._write_queue import Ticket, WriteQueue, fail
 
 __all__ = ["Writer", "patiently"]
 
@@ -57,52 +57,23 @@ class _Unsure(Exception):
     error: psycopg.Error
 
 
-def _queue_of(writer: Writer) -> WriteQueue[Work[Any]]:
-    return WriteQueue(writer._limit, writer._write, writer._shut, writer._start)
-
-
 @final
 @attrs.define(eq=False)
-class Writer:
+class Writer(WriteQueue[Work[Any]]):
     """The one connection of this process that writes.
 
     `limit` is the number of pieces of work in one transaction; `patience`, in seconds, how long a server that went away
-    is waited for.
+    is waited for. If a transaction fails, nothing of it is in the database.
     """
 
     _link: Link
-    _limit: int
     _patience: float
-    _start: Start = attrs.field(alias="start", default=trio.lowlevel.start_thread_soon)
-    _queue: WriteQueue[Work[Any]] = attrs.field(init=False, default=attrs.Factory(_queue_of, takes_self=True))
     # Only the thread touches these. Until a first connection was there, nothing is waited for.
     _connection: Connection | None = attrs.field(default=None, init=False)
     _was_there: bool = attrs.field(default=False, init=False)
     # What tells the transactions of this writer from all others, and each of them from the one before.
     _id: uuid.UUID = attrs.field(factory=uuid.uuid4, init=False)
     _number: int = attrs.field(default=0, init=False)
-
-    async def run(self, work: Work[T]) -> T:
-        """Do `work` in a transaction together with its neighbours, and return what it returns once that is on disk.
-
-        Raises: what its `read` raises; `StoreError` if the transaction failed, with nothing of it in the database.
-
-        Cancellation: a checkpoint, cancelled only before the work is queued. From then on the wait is bounded by the
-        time-outs and cannot be cancelled: `Cancelled` out of here means that nothing was done.
-        """
-        return cast(T, await self._queue.run(work))
-
-    def post(self, work: Work[Any]) -> None:
-        """As `WriteQueue.post`."""
-        self._queue.post(work)
-
-    async def open(self) -> None:
-        """As `WriteQueue.open`."""
-        await self._queue.open()
-
-    async def close(self) -> None:
-        """As `WriteQueue.close`."""
-        await self._queue.close()
 
     # --- in the thread ----------------------------------------------------------------------------------------------
 

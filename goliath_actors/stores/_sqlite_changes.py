@@ -12,7 +12,8 @@ from goliath_actors.abc import Record, Unset
 
 from ._codec import EncodedChange, EncodedEntry, Unreadable, reencode_visibility
 from ._rules import Lease, check_turn, duplicate_id, take_lease, unknown_id
-from ._sqlite_rows import NOTHING, BadEntry, BadRecord, Known, head_of, pack, tell_of_quarantine, unpack
+from ._sqlite_rows import NOTHING, Known, head_of, pack, tell_of_quarantine, unpack
+from ._trouble import BadEntry, BadRecord
 
 __all__ = ["acquire", "commit", "forget", "release"]
 

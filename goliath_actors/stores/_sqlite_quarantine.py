@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 
-from ._sqlite_rows import BadEntry, BadRecord, check_entry, check_record, pack
+from ._sqlite_rows import check_entry, check_record, pack
+from ._trouble import BadEntry, BadRecord
 
 __all__ = ["note_told", "set_aside_entry", "set_aside_record"]
 
@@ -25,7 +26,7 @@ def set_aside_record(connection: sqlite3.Connection, key: str, at: float) -> tup
         check_record(connection, packed)
         return None
     except BadRecord as error:
-        reason = str(error)
+        reason = error.reason
     place = connection.execute(
         "INSERT INTO quarantine (key, at, reason, reported, version, entries, failures, memory, metadata, private) "
         "SELECT key, ?, ?, 0, version, entries, failures, memory, metadata, private FROM records WHERE key = ?",

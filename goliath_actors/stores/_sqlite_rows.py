@@ -16,13 +16,11 @@ from goliath_actors.values import Page
 
 from ._codec import Unreadable, decode_entry, decode_record
 from ._rules import page_bounds
+from ._trouble import BadEntry, BadRecord, Untold
 
 __all__ = [
     "NOTHING",
-    "BadEntry",
-    "BadRecord",
     "Known",
-    "Untold",
     "check_entry",
     "check_record",
     "entries",
@@ -34,27 +32,6 @@ __all__ = [
     "tell_of_quarantine",
     "unpack",
 ]
-
-
-class BadRecord(Exception):
-    """A record cannot be read; the text says why."""
-
-
-@attrs.define(eq=False)
-class BadEntry(Exception):
-    """An entry cannot be read."""
-
-    position: int
-    reason: str
-
-
-@attrs.define(eq=False)
-class Untold(Exception):
-    """Something was set aside earlier, as the row `place` of the quarantine, and perhaps nobody heard of it: whoever
-    did so may have died first."""
-
-    place: int
-    reason: str
 
 
 # id, version, entries, failures, memory, metadata, private. A TEXT column makes texts of numbers, so that we get bytes

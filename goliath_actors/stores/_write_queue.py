@@ -2,16 +2,17 @@
 
 A thread works only while there is something to do; between bursts it belongs to trio's cache of threads, so an idle
 store holds neither a thread nor a task and can be used from one `trio.run` after another. What a batch becomes is said
-by who uses this: a transaction in SQLite, a pipeline to PostgreSQL.
+by who derives from this: a transaction in SQLite, a pipeline to PostgreSQL.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, TypeVar
 
 import attrs
 import trio
@@ -40,37 +41,38 @@ class Ticket(Generic[W]):
     error: Exception | None = None
 
 
-@final
 @attrs.define(eq=False)
-class WriteQueue(Generic[W]):
-    """The queue.
+class WriteQueue(ABC, Generic[W]):
+    """The queue. `limit` is the number of pieces of work in one batch."""
 
-    `limit` is the number of pieces of work in one batch. `write` does a batch and `shut` closes the connection, for the
-    tickets that it is given; both are called in the thread, and give tickets their values and errors.
-    """
-
-    _limit: int
-    _write: Callable[[list[Ticket[W]]], None]
-    _shut: Callable[[list[Ticket[W]]], None]
-    _start: Start = attrs.field(alias="start", default=trio.lowlevel.start_thread_soon)
+    _limit: int = attrs.field(alias="limit", kw_only=True)
+    _start: Start = attrs.field(alias="start", default=trio.lowlevel.start_thread_soon, kw_only=True)
     # Guards _pending and _running, is held for a few instructions only, and so may be taken in the event loop.
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
     _pending: deque[Ticket[W]] = attrs.field(factory=deque, init=False)
     # Invariant: while _pending holds something, _running is True and a thread will come by.
     _running: bool = attrs.field(default=False, init=False)
 
+    @abstractmethod
+    def _write(self, batch: list[Ticket[W]]) -> None:
+        """Do a batch, in the thread, and give its tickets their values and errors; those without work only want the
+        connection to be open."""
+
+    @abstractmethod
+    def _shut(self, batch: list[Ticket[W]]) -> None:
+        """Close the connection, in the thread, for these tickets."""
+
     async def run(self, work: W) -> Any:
-        """Have `work` done, and return its value.
+        """Have `work` done, together with its neighbours, and return its value once that is on disk.
 
         Raises: the error that its ticket was given; `StoreError` if there is no thread to do it.
 
-        Cancellation: a checkpoint, cancelled only before the work is queued. From then on the wait cannot be cancelled:
-        `Cancelled` out of here means that nothing was done.
+        Cancellation: a checkpoint, cancelled only before the work is queued. From then on the wait is bounded by the
+        disk or the server and its time-outs and cannot be cancelled: `Cancelled` out of here means that nothing was
+        done.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        ticket = Ticket(work)
-        await self._through(ticket)
-        return ticket.value
+        return await self._through(Ticket(work))
 
     def post(self, work: W) -> None:
         """Have `work` done in its turn without waiting for it; whether it succeeds is told to nobody.
@@ -91,11 +93,12 @@ class WriteQueue(Generic[W]):
 
     # Protected, since a KeyboardInterrupt between the two steps would leave a ticket that wakes a task elsewhere.
     @trio.lowlevel.enable_ki_protection
-    async def _through(self, ticket: Ticket[W]) -> None:
+    async def _through(self, ticket: Ticket[W]) -> Any:
         self._put(ticket)
-        await trio.lowlevel.wait_task_rescheduled(lambda raise_cancel: trio.lowlevel.Abort.FAILED)
+        await trio.lowlevel.wait_task_rescheduled(_go_on)
         if ticket.error is not None:
             raise ticket.error
+        return ticket.value
 
     @trio.lowlevel.enable_ki_protection
     def _put(self, ticket: Ticket[W]) -> None:
@@ -133,6 +136,10 @@ def fail(batch: Sequence[Ticket[Any]], error: Exception) -> None:
         # One object each where we can make one: it is raised in several tasks, and raising writes into it.
         ticket.error = type(error)(*error.args) if isinstance(error, StoreError) else error
         ticket.error.__cause__ = error.__cause__
+
+
+def _go_on(raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
+    return trio.lowlevel.Abort.FAILED
 
 
 def _tell(batch: Sequence[Ticket[Any]]) -> None:

@@ -5,30 +5,30 @@ One connection writes, in group commits; others only read and never wait for it.
 
 from __future__ import annotations
 
-import math
 import os
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar, final
 
 import attrs
-import trio
 
 from goliath_actors.abc import Change, Entry, Record
-from goliath_actors.errors import ConfigError, StoreCorrupt, StoreError
+from goliath_actors.errors import ConfigError, StoreError
 from goliath_actors.values import Page
 
 from . import _sqlite_changes as changes
 from . import _sqlite_rows as rows
 from ._codec import encode_change
+from ._connected import ConnectedStore, positive
 from ._group_commit import GroupCommit, Work
 from ._rules import check_lease, check_limit
 from ._sqlite_file import Place, Synchronous, open_reader, open_writer, translate
 from ._sqlite_quarantine import note_told, set_aside_entry, set_aside_record
+from ._trouble import BadEntry, BadRecord
+from ._write_queue import WriteQueue
 
 __all__ = ["SqliteStore"]
 
@@ -49,12 +49,7 @@ def _file(path: str | os.PathLike[str]) -> Path:
     return expanded.absolute()
 
 
-# Any: one validator for fields of whole numbers and of seconds.
-def _positive(instance: object, attribute: attrs.Attribute[Any], value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise ConfigError(f"{attribute.name.lstrip('_')} of a SqliteStore has to be more than 0, not {value}")
-
-
+# Any: the field of a str.
 def _known(instance: object, attribute: attrs.Attribute[Any], value: str) -> None:
     if value not in ("FULL", "NORMAL"):
         raise ConfigError(f'synchronous of a SqliteStore is "FULL" or "NORMAL", not {value!r}')
@@ -76,16 +71,12 @@ def _writer_of(store: SqliteStore) -> GroupCommit:
             raise StoreError(f"{store._path} vanished while it was being opened; try again") from error
         return connection
 
-    return GroupCommit(open, partial(translate, path=store._path), store._max_batch, store._place.check)
-
-
-def _limiter_of(store: SqliteStore) -> trio.CapacityLimiter:
-    return trio.CapacityLimiter(store._max_readers)
+    return GroupCommit(open, partial(translate, path=store._path), store._place.check, limit=store._max_batch)
 
 
 @final
 @attrs.define(eq=False, repr=False)
-class SqliteStore:
+class SqliteStore(ConnectedStore[sqlite3.Connection, Work[Any]]):
     """Conversations in one SQLite file; `commit` returns when the change is on disk.
 
     Enter it (`async with`), give it to a runtime, which does so, or just use it and call `aclose` in the end. The file
@@ -117,74 +108,20 @@ class SqliteStore:
     clock that jumps when all tasks wait (trio's autojump) does not see this store's threads: use InMemoryStore there.
     """
 
-    durable = True
-
     # Aliases, since pyright does not know that attrs drops the underscore.
     _path: Path = attrs.field(alias="path", converter=_file)
     _synchronous: Synchronous = attrs.field(alias="synchronous", default="FULL", kw_only=True, validator=_known)
-    _busy_timeout: float = attrs.field(alias="busy_timeout", default=5.0, kw_only=True, validator=_positive)
+    _busy_timeout: float = attrs.field(alias="busy_timeout", default=5.0, kw_only=True, validator=positive)
     # 512: beyond it a batch gains nothing and its callers wait longer.
-    _max_batch: int = attrs.field(alias="max_batch", default=512, kw_only=True, validator=_positive)
-    _max_readers: int = attrs.field(alias="max_readers", default=4, kw_only=True, validator=_positive)
+    _max_batch: int = attrs.field(alias="max_batch", default=512, kw_only=True, validator=positive)
     _clock: Callable[[], float] = attrs.field(alias="clock", default=time.monotonic, kw_only=True)
 
     _place: Place = attrs.field(init=False, default=attrs.Factory(_place_of, takes_self=True))
-    _writer: GroupCommit = attrs.field(init=False, default=attrs.Factory(_writer_of, takes_self=True))
-    _reading: trio.CapacityLimiter = attrs.field(init=False, default=attrs.Factory(_limiter_of, takes_self=True))
-    # Connections that nobody reads with at the moment. Threads push and pop; both are atomic.
-    _readers: list[sqlite3.Connection] = attrs.field(factory=list, init=False)
-    # Two who close at once would each hold some of the places that the other one needs.
-    _closing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    _entered: int = attrs.field(default=0, init=False)
-    _opened: bool = attrs.field(default=False, init=False)
-    _closed: bool = attrs.field(default=False, init=False)
-    # Rows of the quarantine, by key, that this object has told of and the file may not yet know as told.
-    _told: dict[str, set[int]] = attrs.field(factory=dict, init=False)
+    _writer: WriteQueue[Work[Any]] = attrs.field(init=False, default=attrs.Factory(_writer_of, takes_self=True))
 
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else "open" if self._opened else "not opened"
-        return f"<SqliteStore {str(self._path)!r}: {state}>"
-
-    async def __aenter__(self) -> SqliteStore:
-        """Open the file, or raise what is wrong with it. Entered twice, it closes with the last one who leaves."""
-        await self._writer.open()
-        self._opened, self._closed = True, False
-        self._entered += 1
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Leave the store; the last one closes it."""
-        self._entered -= 1
-        if self._entered == 0:
-            await self.aclose()
-        else:
-            await trio.lowlevel.checkpoint()
-
-    async def aclose(self) -> None:
-        """Write what waits, then close the file. Closing what is closed is no error; entering opens it again.
-
-        Cancellation: a checkpoint after all is closed.
-        """
-        self._closed, self._opened = True, False
-        with trio.CancelScope(shield=True):
-            async with self._closing:
-                await self._close()
-        await trio.lowlevel.checkpoint()
-
-    async def _close(self) -> None:
-        # Whoever holds all places knows that nobody reads.
-        places = [object() for _ in range(self._max_readers)]
-        for place in places:
-            await self._reading.acquire_on_behalf_of(place)
-        while self._readers:
-            self._readers.pop().close()
-        for place in places:
-            self._reading.release_on_behalf_of(place)
-        # The writer goes last: SQLite empties and removes the journal when the last connection closes.
-        await self._writer.close()
-        self._place.forget()
+    @property
+    def _where(self) -> str:
+        return str(self._path)
 
     async def load(self, key: str) -> Record:
         """Return the record, or an empty one of version 0. See `Store.load`.
@@ -200,8 +137,12 @@ class SqliteStore:
         `truncate_after`), for what is not JSON data, and for trouble with the file; `StoreCorrupt`. The change is not
         acknowledged then, and but for a failing disk it is known not to be in the file.
         """
-        work = partial(changes.commit, key=key, change=encode_change(change), expect=expect, token=token)
-        record = await self._telling(key, lambda told: self._write(partial(work, told=told)))
+        encoded = encode_change(change)
+
+        def attempt(told: Collection[int]) -> Awaitable[Record]:
+            return self._write(lambda connection: changes.commit(connection, key, encoded, expect, token, told))
+
+        record = await self._telling(key, attempt)
         # What was told before has reached the file ahead of this change.
         self._told.pop(key, None)
         return record
@@ -248,78 +189,34 @@ class SqliteStore:
         check_lease(owner, ttl)
         # The time of the call, not of the write: the holder counts from here, too.
         now = self._clock()
-        return await self._write(partial(changes.acquire, key=key, owner=owner, ttl=ttl, now=now))
+        token: int | None = await self._write(partial(changes.acquire, key=key, owner=owner, ttl=ttl, now=now))
+        return token
 
     async def release(self, key: str, owner: str) -> None:
         """Give the lease back early. See `Store.release`."""
         await self._write(partial(changes.release, key=key, owner=owner))
 
-    async def _write(self, work: Work[T]) -> T:
-        self._check_open()
-        return await self._writer.run(work)
+    def _connect(self) -> sqlite3.Connection:
+        return open_reader(self._path, self._busy_timeout)
 
-    async def _read(self, work: Work[T]) -> T:
-        self._check_open()
-        if not self._opened:
-            # Somebody has to make the file before it can be read.
-            await self._writer.open()
-            self._opened = True
-        return await trio.to_thread.run_sync(self._with_reader, work, limiter=self._reading)
+    def _is_spoiled(self, error: Exception, connection: sqlite3.Connection) -> bool:
+        return isinstance(error, sqlite3.Error)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreError(f"the store {str(self._path)!r} is closed; enter it again to go on")
-
-    def _with_reader(self, work: Work[T]) -> T:
-        self._check_open()
+    def _with_reader(self, read: Work[T]) -> T:
         self._place.check()
         try:
-            try:
-                connection = self._readers.pop()
-            except IndexError:
-                connection = open_reader(self._path, self._busy_timeout)
-            try:
-                value = work(connection)
-            except sqlite3.Error:
-                connection.close()
-                raise
-            except Exception:
-                self._readers.append(connection)
-                raise
+            return super()._with_reader(read)
         except sqlite3.Error as error:
             raise translate(error, self._path) from error
-        self._readers.append(connection)
-        return value
 
-    async def _telling(self, key: str, attempt: Callable[[Collection[int]], Awaitable[T]]) -> T:
-        """Return what `attempt` returns; what it cannot read is set aside, and told.
+    def _left(self) -> None:
+        self._place.forget()
 
-        Invariant: nobody goes on without what was set aside before somebody was told. Setting aside and telling are two
-        steps, and a process can die between them: hence `reported` in the file, which is written behind the error,
-        never before it.
-        """
-        for _ in range(3):
-            try:
-                return await attempt(frozenset(self._told.get(key, ())))
-            except rows.BadRecord:
-                found = await self._writer.run(partial(set_aside_record, key=key, at=time.time()))
-                what = f"the record of {key!r} in {self._path}"
-                then = "with its entries; the conversation starts empty from its next use on"
-            except rows.BadEntry as bad:
-                work = partial(set_aside_entry, key=key, position=bad.position, at=time.time())
-                found = await self._writer.run(work)
-                what = f"entry {bad.position} of {key!r} in {self._path}"
-                then = "the rest of the conversation stays"
-            except rows.Untold as untold:
-                found = untold.place, untold.reason
-                what = f"something of {key!r} in {self._path}"
-                then = "earlier; the conversation goes on without it from its next use on"
-            if found is not None:
-                place, reason = found
-                self._told.setdefault(key, set()).add(place)
-                # Not waited for: it is done behind the error that is on its way, and should it fail, then the next one
-                # who opens the file hears it once more.
-                self._writer.post(partial(note_told, key=key, place=place))
-                where = f"row {place} of the table quarantine"
-                raise StoreCorrupt(f"{what} could not be read ({reason}) and was set aside as {where}, {then}")
-        raise StoreError(f"{key!r} in {self._path} changes while it is being read; try again")
+    def _set_aside(self, key: str, bad: BadRecord | BadEntry, at: float) -> Work[tuple[int, str] | None]:
+        # Looked at again there: only what is still bad is moved.
+        if isinstance(bad, BadRecord):
+            return partial(set_aside_record, key=key, at=at)
+        return partial(set_aside_entry, key=key, position=bad.position, at=at)
+
+    def _note_told(self, key: str, place: int) -> Work[None]:
+        return partial(note_told, key=key, place=place)
