@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import threading
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -56,9 +57,9 @@ def test_a_broken_threshold_is_exit_code_1(tmp_path: Path) -> None:
         tmp_path, "--scenario", "s.toml", *(word for text in broken for word in ("--fail-if", text))
     )
     assert code == 1
-    assert re.search(r"FAIL  max>1us: it is [\d.]+ (us|ms|s)\n", out), out
-    assert "FAIL  errors<50%: it is 0.0%\n" in out
-    assert "FAIL  completed>9: it is 10\n" in out
+    assert re.search(r"FAIL  fail if max>1us: it is [\d.]+ (us|ms|s)\n", out), out
+    assert "FAIL  fail if errors<50%: it is 0.0%\n" in out
+    assert "FAIL  fail if completed>9: it is 10\n" in out
 
 
 def test_a_wrong_key_of_a_scenario_is_told_with_its_file(tmp_path: Path) -> None:
@@ -76,6 +77,52 @@ def test_options_say_otherwise_than_the_file(tmp_path: Path) -> None:
     assert "sent 4 " in out
 
 
+def test_the_scenario_that_would_run_is_shown_as_a_file_and_nothing_is_run(tmp_path: Path) -> None:
+    code, out, errors = loadtest(
+        tmp_path, "--scenario", "s.toml", "--rate", "7", "--arrivals", "fixed", "--show-scenario"
+    )
+    assert (code, errors) == (0, "")
+    shown = tomllib.loads(out)["load"]
+    assert (shown["mode"], shown["rate"], shown["arrivals"]) == ("open", 7, "fixed")
+    assert (shown["duration"], shown["max_asks"]) == (10, 10)
+    (tmp_path / "again.toml").write_text(out)
+    assert loadtest(tmp_path, "--scenario", "again.toml", "--show-scenario")[1] == out
+
+
+def test_a_trace_says_when_asks_are_sent_and_how_long_it_takes(tmp_path: Path) -> None:
+    (tmp_path / "starts.txt").write_text("0\n10ms\n0.02\n")
+    (tmp_path / "plain.toml").write_text('[provider]\nfirst_token = "1ms"\ntokens = 2\n')
+    code, out, errors = loadtest(tmp_path, "--scenario", "plain.toml", "--trace", "starts.txt")
+    assert code == 0, out + errors
+    assert "sent 3   completed 3" in out
+    assert "3 asks of a trace over 1.02 s" in errors
+
+
+def test_a_rate_stands_in_place_of_a_files_trace(tmp_path: Path) -> None:
+    (tmp_path / "t.toml").write_text('[load]\nmode = "open"\narrivals = "trace"\ntrace = [0, 1]\n')
+    _, out, _ = loadtest(tmp_path, "--scenario", "t.toml", "--rate", "9", "--show-scenario")
+    assert tomllib.loads(out)["load"]["arrivals"] == "poisson"
+
+
+def test_a_scenario_in_python_is_named_as_an_agent_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cli_load_plan.py").write_text(
+        "from goliath_actors.loadtest import Scenario\n"
+        "evening = Scenario(name='evening', mode='open', arrivals='trace', trace=[0, 1])\n"
+        "wrong = 1\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    _, out, _ = loadtest(
+        tmp_path, "--scenario", "cli_load_plan:evening", "--seed", "9", "--rate", "3", "--show-scenario"
+    )
+    shown = tomllib.loads(out)
+    assert (shown["name"], shown["seed"], shown["load"]["arrivals"]) == ("evening", 9, "poisson")
+    code, _, errors = loadtest(tmp_path, "--scenario", "cli_load_plan:wrong")
+    assert (code, " ".join(errors.split())) == (
+        2,
+        "error: cli_load_plan:wrong is of type int, not a Scenario (scenarios in it: evening)",
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -87,6 +134,10 @@ def test_options_say_otherwise_than_the_file(tmp_path: Path) -> None:
         (["--model-url", "http://127.0.0.1:9/v1"], "--model-url needs --model"),
         (["--model", "x"], "--model names a model of the server at --model-url"),
         (["--model-url", "http://8.8.8.8/v1", "--model", "x"], "8.8.8.8 is not this machine"),
+        (["--agent", "helper"], "--agent names an agent of a server"),
+        (["--trace", "none.txt"], "none.txt cannot be read"),
+        (["--trace", "none.txt", "--rate", "3"], "leave out --rate and --arrivals"),
+        (["--scenario", "no_such_module:plan"], "there is no module 'no_such_module'"),
         (["--fail-if", "p98>1s"], "there is no p98"),
         (["--scenario", "none.toml"], "none.toml cannot be read"),
         (["--duration", "soon"], "--duration is 'soon'"),

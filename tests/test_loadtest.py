@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from goliath_actors import Agent, Extension, ToolLoop, open_runtime
 from goliath_actors.errors import ConfigError
 from goliath_actors.events import RunFinished, RunQueued
+from goliath_actors.hooks import HookContext, OnFinish
 from goliath_actors.loadtest import (
     Burst,
     Clients,
@@ -27,6 +30,7 @@ from goliath_actors.loadtest import (
     Scenario,
     Turn,
     as_page,
+    as_toml,
     read_dice,
     read_scenario,
     read_seconds,
@@ -37,6 +41,7 @@ from goliath_actors.loadtest import (
 from goliath_actors.loadtest._drive import starts
 from goliath_actors.loadtest._ledger import Belongings, Ledger
 from goliath_actors.loadtest._measure import Observation, Recorder, Track
+from goliath_actors.testing import ScriptedModel
 from goliath_actors.values import RuntimeStatistics
 
 NONE = RuntimeStatistics(0, 0, 0, 0, 0, 0, 0, 0)
@@ -183,6 +188,52 @@ def test_a_trace_is_read_from_beside_its_scenario(tmp_path: Path) -> None:
     assert (scenario.name, list(starts(scenario))) == ("s", [0, 0.5, 0.5, 2])
 
 
+def test_a_trace_is_as_long_as_it_says_unless_the_scenario_says_otherwise() -> None:
+    trace = [0.0, 2.0, 70.0]
+    assert list(starts(Scenario(mode="open", arrivals="trace", trace=trace))) == trace
+    assert list(starts(Scenario(mode="open", arrivals="trace", trace=trace, duration=5))) == trace[:2]
+
+
+def test_an_open_loop_has_conversations_enough_for_its_rate() -> None:
+    assert [Scenario(mode="open", rate=rate).conversations for rate in (0.5, 2, 7.01, 100)] == [20, 20, 71, 1000]
+    assert (Scenario().conversations, Scenario(mode="open", rate=100, conversations=3).conversations) == (20, 3)
+
+
+def test_what_may_be_without_a_bound_is_said_so_in_a_file(tmp_path: Path) -> None:
+    data = {"load": {"timeout": "none", "turns": "none"}, "runtime": {"max_running": "none", "idle_timeout": "20s"}}
+    scenario = scenario_of(data, tmp_path)
+    assert (scenario.timeout, scenario.turns) == (None, None)
+    assert (scenario.runtime.max_running, scenario.runtime.idle_timeout) == (None, 20.0)
+
+
+AMOUNTS = st.builds(Dice, st.sampled_from(["normal", "lognormal"]), st.floats(0, 1e6), st.floats(0, 9)) | st.builds(
+    Dice, st.sampled_from(["fixed", "exponential"]), st.floats(0, 1e6)
+)
+SHARES = st.floats(0, 1)
+SCENARIOS = st.builds(
+    Scenario,
+    name=st.text(),
+    seed=st.integers(-(2**40), 2**40),
+    mode=st.sampled_from(["open", "closed"]),
+    rate=st.floats(0.01, 1e4),
+    arrivals=st.sampled_from(["poisson", "fixed"]),
+    trace=st.lists(st.floats(0, 1e4), max_size=4).map(sorted),
+    turns=st.none() | st.integers(1, 9),
+    timeout=st.none() | st.floats(0, 100),
+    think=AMOUNTS,
+    bursts=st.lists(st.builds(Burst, st.floats(0, 100), st.integers(1, 9)), max_size=2),
+    mix=st.lists(st.builds(Turn, st.text(), st.floats(0.1, 9), st.integers(0, 3)), min_size=1, max_size=3),
+    clients=st.builds(Clients, SHARES, SHARES, SHARES, st.floats(0, 9)),
+    provider=st.builds(Provider, tokens=AMOUNTS, errors=SHARES, retries=st.integers(0, 9)),
+    runtime=st.builds(RuntimeShape, store=st.text(min_size=1), max_running=st.none() | st.integers(1, 9)),
+)
+
+
+@given(SCENARIOS)
+def test_a_scenario_written_as_a_file_is_read_as_the_same_scenario(scenario: Scenario) -> None:
+    assert scenario_of(tomllib.loads(as_toml(scenario)), Path()) == scenario
+
+
 # --- when asks are sent ---------------------------------------------------------------------------------------------
 
 
@@ -270,7 +321,7 @@ async def test_a_full_mailbox_is_a_refusal_and_no_error(autojump_clock: object) 
 
 async def test_a_load_test_is_bounded_by_its_number_of_asks(autojump_clock: object) -> None:
     for mode in ("open", "closed"):
-        report = await run_load(Scenario(mode=mode, max_asks=7, duration=1e6, provider=QUICK))  # type: ignore[arg-type]
+        report = await run_load(Scenario(mode=mode, max_asks=7, duration=1e6, provider=QUICK))
         assert report.figures["counts"]["sent"] == 7
 
 
@@ -283,9 +334,6 @@ async def test_clients_that_wait_when_the_time_is_over_are_ended(autojump_clock:
 
 
 async def test_the_users_own_agent_is_driven_with_the_observers_added(autojump_clock: object) -> None:
-    from goliath_actors import Agent, ToolLoop
-    from goliath_actors.testing import ScriptedModel
-
     agent = Agent(name="mine", model=ScriptedModel(["hello"] * 5), loop=ToolLoop())
     scenario = Scenario(max_asks=5, conversations=1)
     report = await run_load(scenario, InProcess(scenario, agent=agent))
@@ -355,7 +403,7 @@ def test_events_that_break_the_grammar_are_found() -> None:
     assert failed(ledger) == ["events keep their grammar"]
 
 
-async def test_a_task_or_a_file_left_behind_is_found(tmp_path: Path) -> None:
+async def test_what_is_left_behind_is_named(tmp_path: Path) -> None:
     before = Belongings.now()
     assert before.check(Belongings.now()).ok
     with (tmp_path / "file").open("w"):
@@ -364,6 +412,62 @@ async def test_a_task_or_a_file_left_behind_is_found(tmp_path: Path) -> None:
             check = before.check(Belongings.now())
             nursery.cancel_scope.cancel()
     assert check.detail == "1 tasks, 1 files or sockets"
+    assert check.evidence == ("trio.sleep_forever, 1 more", f"{tmp_path / 'file'}, 1 more")
+
+
+class Untidy(Extension[Any]):
+    """Leaves a file open at every end, and raises where it changes nothing."""
+
+    name = "untidy"
+
+    def __init__(self, folder: Path) -> None:
+        self.left: list[Any] = []
+        self._folder = folder
+
+    def on_finish(self, ctx: HookContext[Any], question: OnFinish, /) -> None:
+        self.left.append((self._folder / "log").open("a"))
+        raise RuntimeError("not tidy")
+
+
+async def test_an_extension_that_leaves_files_open_fails_the_load_test_with_their_names(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    untidy = Untidy(tmp_path)
+    agent = Agent(name="mine", model=ScriptedModel(["hello"] * 3), loop=ToolLoop(), extensions=[untidy])
+    scenario = Scenario(max_asks=3, conversations=1)
+    report = await run_load(scenario, InProcess(scenario, agent=agent))
+    for file in untidy.left:
+        file.close()
+    checks = {check.name: check for check in report.checks}
+    assert (report.ok, report.verdict) == (False, "FAILED: 1 check")
+    assert checks["nothing is left behind"].detail == "3 files or sockets"
+    assert checks["nothing is left behind"].evidence == (f"{tmp_path / 'log'}, 3 more",)
+    noted = checks["what extensions raised changed nothing"]
+    assert (noted.ok, noted.evidence) == (True, ("3 times untidy in on_finish: RuntimeError: not tidy",))
+    assert f"          {tmp_path / 'log'}, 3 more\n" in report.as_text()
+    assert "<h2>What broke</h2>" in as_page(report)
+
+
+async def test_a_conversation_that_somebody_keeps_is_found(autojump_clock: object) -> None:
+    before = Belongings.now()
+    agent = Agent(name="kept", model=ScriptedModel(["hello"]), loop=ToolLoop())
+    async with open_runtime(agent) as runtime:
+        await runtime.run("hi", conversation_id="c7")
+        check = before.check(Belongings.now())
+    assert check.detail.startswith("1 conversations")
+    assert check.evidence[0] == "'c7', 1 more"
+    del runtime
+    assert before.check(Belongings.now()).ok
+
+
+async def test_a_load_test_without_a_single_answer_has_failed_and_says_why(autojump_clock: object) -> None:
+    provider = attrs.evolve(QUICK, errors=1.0, retries=0)
+    report = await run_load(Scenario(max_asks=3, provider=provider))
+    assert [check.name for check in report.checks if not check.ok] == ["an ask was answered"]
+    words = "the simulated provider failed, as the scenario says"
+    assert report.examples == {"error: ModelUnavailable": words}
+    assert f"        3  error: ModelUnavailable\n           such as: {words}\n" in report.as_text()
+    assert words in as_page(report)
 
 
 # --- what is told ---------------------------------------------------------------------------------------------------
@@ -386,7 +490,7 @@ def test_a_recorder_stays_small_however_much_it_is_told() -> None:
         seen = Observation(number / 2000, number / 2000, first=number / 2000, ended=number / 2000, status="completed")
         recorder.began(seen)
         recorder.over_with(seen)
-    assert len(recorder.buckets) == 10
+    assert len(recorder.buckets) == 40
     assert max(len(bucket.latencies) for bucket in recorder.buckets.values()) == 400
     assert recorder.latency.count == 20_000
 
@@ -411,6 +515,12 @@ async def test_a_threshold_that_is_broken_fails_the_load_test(text: str, broken:
     report = await run_load(scenario, thresholds=[read_threshold(text)])
     assert report.ok is not broken
     assert [line.split(":")[0] for line in report.broken] == ([text] if broken else [])
+    (judged,) = report.thresholds
+    assert (judged.text, judged.held) == (text, not broken)
+    mark = "FAIL" if broken else "ok  "
+    assert f"  {mark}  fail if {text}: it is {judged.shown}\n" in report.as_text()
+    assert report.as_text().endswith("  FAILED: 1 threshold\n" if broken else "  passed\n")
+    assert json.loads(report.as_json())["thresholds"] == [attrs.asdict(judged)]
 
 
 @pytest.mark.parametrize(
@@ -428,7 +538,8 @@ async def test_the_page_holds_everything_and_asks_nobody_for_anything(autojump_c
     assert "&lt;b&gt;bold&lt;/b&gt;" in page
     assert "<b>" not in page
     assert page.count("<svg") == 5
-    assert "failed: see the checks" in page
+    assert "FAILED: 1 threshold" in page
+    assert "fail if p50&gt;1ms" in page
     links = set(re.findall(r"""(?:href|src|url)\s*[=(]\s*["']?([^"'\s)>]+)""", page))
     assert not [link for link in links if not link.startswith("#")]
     assert not re.search(r"<(script|link|iframe|img)\b", page)

@@ -14,7 +14,7 @@ import trio
 from goliath_actors import Agent, Extension, ToolLoop
 from goliath_actors.errors import ConfigError
 from goliath_actors.hooks import HookContext
-from goliath_actors.loadtest import BackendTarget, Clients, Dice, InProcess, Provider, Scenario, run_load
+from goliath_actors.loadtest import BackendTarget, Clients, Dice, InProcess, LoadReport, Provider, Scenario, run_load
 from goliath_actors.loadtest._simulated import SimulatedModel
 from goliath_actors.models import OpenAIChat
 from goliath_actors.server import Server, ServerConfig, Token, hash_token, make_token, serve
@@ -38,9 +38,16 @@ class Heard(Extension[Any]):
 async def backend(heard: Heard, provider: Provider = FAST, **config: Any) -> AsyncIterator[str]:
     """A chat backend with a simulated model, on a free port of this machine."""
     agent = Agent(name="load", model=SimulatedModel(provider), loop=ToolLoop(), extensions=[heard])
+    async with served(agent, **config) as url:
+        yield url
+
+
+@asynccontextmanager
+async def served(*agents: Agent[Any], **config: Any) -> AsyncIterator[str]:
+    """A chat backend with these agents, on a free port of this machine."""
     async with trio.open_nursery() as nursery:
         server: Server = await nursery.start(
-            partial(serve, agent, config=ServerConfig(port=0, drain_grace=1, **config))
+            partial(serve, *agents, config=ServerConfig(port=0, drain_grace=1, **config))
         )
         try:
             yield f"http://127.0.0.1:{server.port}"
@@ -69,8 +76,43 @@ async def test_a_backend_with_clients_of_all_kinds_keeps_every_account() -> None
 async def test_a_model_that_fails_is_an_error_of_the_ask_and_no_fault_of_the_accounts() -> None:
     async with backend(Heard(), attrs.evolve(FAST, errors=1.0, retries=0)) as url:
         report = await run_load(Scenario(max_asks=5, think=Dice("fixed", 0)), BackendTarget(url))
-    assert report.ok, report.as_text()
+    assert [check.name for check in report.checks if not check.ok] == ["an ask was answered"]
     assert report.figures["counts"]["error"] == 5
+
+
+async def test_a_named_agent_of_a_backend_is_driven_and_one_that_is_not_there_is_refused() -> None:
+    first, second = Heard(), Heard()
+    model = SimulatedModel(FAST)
+    agents = [
+        Agent(name="first", model=model, loop=ToolLoop(), extensions=[first]),
+        Agent(name="second", model=model, loop=ToolLoop(), extensions=[second]),
+    ]
+    scenario = Scenario(max_asks=5, conversations=2, think=Dice("fixed", 0))
+    async with served(*agents) as url:
+        report = await run_load(scenario, BackendTarget(url, agent="second"))
+        with pytest.raises(ConfigError, match=r"has no agent 'third'; it has first, second$"):
+            await run_load(scenario, BackendTarget(url, agent="third"))
+    assert report.ok, report.as_text()
+    assert report.target == f"agent 'second' of chat backend at {url}/"
+    assert (first.ends, second.ends) == (0, 5)
+
+
+async def test_a_backend_that_goes_away_in_the_middle_is_a_report_that_failed() -> None:
+    scenario = Scenario(mode="open", rate=50, duration=1.0, timeout=None)
+    reports: list[LoadReport] = []
+
+    async def drive(url: str) -> None:
+        reports.append(await run_load(scenario, BackendTarget(url)))
+
+    async with trio.open_nursery() as nursery:
+        async with backend(Heard()) as url:
+            nursery.start_soon(drive, url)
+            await trio.sleep(0.3)
+    (report,) = reports
+    failed = {check.name: check.detail for check in report.checks if not check.ok}
+    assert "the server's counts can be read at the end" in failed
+    assert "nothing answers at" in failed["the server's counts can be read at the end"]
+    assert report.figures["counts"]["completed"] > 0
 
 
 async def test_a_backend_that_is_full_refuses_and_that_is_counted_as_refused() -> None:

@@ -1,15 +1,17 @@
-"""`module:agent` to an Agent, with a clear word about whatever is wrong with it."""
+"""`module:agent` to an Agent, or another value of a module, with a clear word about whatever is wrong with it."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 from goliath_actors import Agent
 from goliath_actors.errors import ConfigError
 
-__all__ = ["load_agent"]
+__all__ = ["load_agent", "load_value"]
+
+T = TypeVar("T")
 
 
 def load_agent(spec: str, folder: str) -> Agent[Any]:
@@ -18,10 +20,18 @@ def load_agent(spec: str, folder: str) -> Agent[Any]:
     Raises: `ConfigError` if the form, the module, the attribute or its type is wrong, or if the module's own code
     raises, which is then the `__cause__`.
     """
+    return load_value(spec, folder, Agent, "agent")
+
+
+def load_value(spec: str, folder: str, kind: type[T], word: str) -> T:
+    """Return what `load_agent` does, for a value of type `kind`, which people call a `word`.
+
+    Raises: `ConfigError` as `load_agent` does.
+    """
     module_name, colon, path = spec.partition(":")
     if not colon or not module_name.strip() or not path.strip():
         raise ConfigError(
-            f"{spec!r} names no agent; write module:agent, such as myapp.bot:agent"
+            f"{spec!r} names no {word}; write module:{word}, such as myapp.bot:{word}"
             + ("; an ask comes from standard input" if " " in spec.strip() else "")
         )
     if "/" in module_name or "\\" in module_name or module_name.startswith(".") or module_name.endswith(".py"):
@@ -34,10 +44,10 @@ def load_agent(spec: str, folder: str) -> Agent[Any]:
         try:
             value = getattr(value, part)
         except AttributeError:
-            raise ConfigError(f"module {module_name!r} has no {path!r}{_suggest(module)}") from None
-    if not isinstance(value, Agent):
+            raise ConfigError(f"module {module_name!r} has no {path!r}{_suggest(module, kind)}") from None
+    if not isinstance(value, kind):
         made = "; call it in the module and name what it returns" if callable(value) else ""
-        raise ConfigError(f"{spec} is of type {type(value).__name__}, not an Agent{made}{_suggest(module)}")
+        raise ConfigError(f"{spec} is of type {type(value).__name__}, not {_a(kind)}{made}{_suggest(module, kind)}")
     return value
 
 
@@ -72,6 +82,11 @@ def _import(name: str) -> Any:
         ) from error
 
 
-def _suggest(module: Any) -> str:
-    names = [name for name, value in vars(module).items() if isinstance(value, Agent)]
-    return f" (agents in it: {', '.join(names)})" if names else " (there is no Agent in it)"
+def _a(kind: type) -> str:
+    return f"a{'n' * kind.__name__.startswith('A')} {kind.__name__}"
+
+
+def _suggest(module: Any, kind: type) -> str:
+    names = [name for name, value in vars(module).items() if isinstance(value, kind)]
+    word = kind.__name__
+    return f" ({word.lower()}s in it: {', '.join(names)})" if names else f" (there is no {word} in it)"

@@ -15,7 +15,7 @@ import trio
 from goliath_actors import Agent
 from goliath_actors.errors import ConfigError
 
-from .loading import load_agent
+from .loading import load_agent, load_value
 from .screen import Screen
 from .trouble import EXIT_ERROR, EXIT_OK
 
@@ -49,6 +49,9 @@ def run_loadtest(
         if path is not None and not Path(folder, path).parent.is_dir():
             raise ConfigError(f"{path} cannot be written: there is no such folder")
     scenario = _scenario(arguments, folder)
+    if arguments.show_scenario:
+        screen.line(loadtest.as_toml(scenario).rstrip("\n"))
+        return EXIT_OK
     agent = None if arguments.agent is None else load_agent(arguments.agent, folder)
     target = _target(arguments, scenario, agent, environ)
     notes.line(f"load test {scenario.name!r}: {_words(scenario)} on {target.name}", "dim")
@@ -70,22 +73,28 @@ def run_loadtest(
 
 def _scenario(arguments: argparse.Namespace, folder: str) -> Scenario:
     """Return the file's scenario, or the default one, with what the options say instead."""
-    from goliath_actors.loadtest import Scenario, read_scenario, read_seconds
+    from goliath_actors.loadtest import Scenario, read_scenario, read_seconds, read_trace
 
-    scenario = Scenario() if arguments.scenario is None else read_scenario(Path(folder, arguments.scenario))
-    change: dict[str, Any] = {}
+    change: dict[str, Any] = {
+        name: value
+        for name in ("rate", "arrivals", "conversations", "max_asks", "seed")
+        if (value := getattr(arguments, name)) is not None
+    }
     if arguments.duration is not None:
         change["duration"] = read_seconds("--duration", arguments.duration)
-    if arguments.rate is not None:
-        change |= {"mode": "open", "rate": arguments.rate}
-        if scenario.arrivals == "trace":
-            change["arrivals"] = "poisson"
-    if arguments.conversations is not None:
-        change["conversations"] = arguments.conversations
-    if arguments.max_asks is not None:
-        change["max_asks"] = arguments.max_asks
-    if arguments.seed is not None:
-        change["seed"] = arguments.seed
+    if arguments.trace is not None:
+        if "rate" in change or "arrivals" in change:
+            raise ConfigError("--trace says when every ask is sent; leave out --rate and --arrivals")
+        change |= {"arrivals": "trace", "trace": read_trace(Path(folder, arguments.trace))}
+    if "rate" in change or "arrivals" in change:
+        change["mode"] = "open"
+    if arguments.scenario is None:
+        return Scenario(**change)
+    if ":" not in arguments.scenario or Path(folder, arguments.scenario).is_file():
+        return read_scenario(Path(folder, arguments.scenario), change)
+    scenario = load_value(arguments.scenario, folder, Scenario, "scenario")
+    if "rate" in change and scenario.arrivals == "trace":
+        change.setdefault("arrivals", "poisson")
     return attrs.evolve(scenario, **change)
 
 
@@ -98,7 +107,10 @@ def _target(
         if agent is not None or arguments.model_url is not None:
             raise ConfigError("--backend drives a server, which has its agent and model; leave the others out")
         check_host("--backend", arguments.backend, arguments.allow_host)
-        return BackendTarget(arguments.backend, token=environ.get("GOLIATH_TOKEN", "").strip() or None)
+        token = environ.get("GOLIATH_TOKEN", "").strip() or None
+        return BackendTarget(arguments.backend, token=token, agent=arguments.served)
+    if arguments.served is not None:
+        raise ConfigError("--agent names an agent of a server; name the server with --backend")
     if arguments.model_url is None:
         if arguments.model is not None:
             raise ConfigError("--model names a model of the server at --model-url, which is missing")
@@ -134,6 +146,8 @@ def check_host(option: str, url: str, allowed: Sequence[str]) -> None:
 
 
 def _words(scenario: Scenario) -> str:
+    if scenario.mode == "open" and scenario.arrivals == "trace":
+        return f"{len(scenario.trace)} asks of a trace over {scenario.duration:g} s"
     if scenario.mode == "open":
         return f"{scenario.rate:g} asks a second for {scenario.duration:g} s"
     return f"{scenario.conversations} conversations for {scenario.duration:g} s"

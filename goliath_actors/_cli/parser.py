@@ -90,13 +90,17 @@ examples:
 _LOADTEST = """\
 examples:
   goliath-actors loadtest                                     a runtime in this process, a simulated model
+  goliath-actors loadtest --show-scenario > evening.toml      a file to start from
   goliath-actors loadtest --scenario evening.toml --html report.html
   goliath-actors loadtest myapp.bot:agent --rate 50 --duration 1min
   goliath-actors loadtest --model-url http://127.0.0.1:8000/v1 --model qwen3:4b --conversations 200
-  goliath-actors loadtest --backend http://127.0.0.1:8765 --conversations 500 --fail-if 'p99>2s' --fail-if 'errors>1%'
+  goliath-actors loadtest --backend http://127.0.0.1:8765 --conversations 500 --agent planner --fail-if 'p99>2s'
 
 open loop (--rate): asks come at that rate whatever the answers do, and latency counts from the intended start.
 closed loop (--conversations alone): each client asks, waits, thinks and asks again.
+conditions: p50, p75, p90, p95, p99, p99.9, mean, max of the latency (or first.p99: first words, queued.p99: wait for
+the turn, lag.p99: sent late) against a time; errors, refused, aborted, completed, not_sent against a count or a share
+such as 1%; rate against answers a second.
 Ctrl-C ends it early, with no report. It ends by itself: --duration, --max-asks, and a minute for the last answers.
 A backend's bearer token (scope admin) is read from GOLIATH_TOKEN, a model server's key from OPENAI_API_KEY.
 exit codes: 0 ok, 1 a check failed or a threshold is broken, 2 wrong usage, 130 interrupted.
@@ -296,24 +300,33 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _loadtest(load: argparse.ArgumentParser) -> None:
-    load.add_argument(
-        "agent", nargs="?", metavar="module:agent", help="an Agent in your code (default: the test's own)"
+    target = load.add_argument_group("what is driven (default: a runtime in this process, with a simulated model)")
+    target.add_argument("agent", nargs="?", metavar="module:agent", help="an Agent in your code, in this process")
+    target.add_argument("--model-url", type=_text, metavar="URL", help="an OpenAI-compatible server, up to /v1")
+    target.add_argument("--model", type=_text, metavar="NAME", help="the model's name there")
+    target.add_argument("--backend", type=_text, metavar="URL", help="a running chat backend")
+    target.add_argument("--agent", dest="served", type=_text, metavar="NAME", help="its agent (default: its first)")
+    target.add_argument("--allow-host", action="append", default=[], metavar="HOST", help="a host that may be loaded")
+    what = load.add_argument_group("what happens (overrules the scenario)")
+    what.add_argument("--scenario", type=_text, metavar="FILE", help="a TOML file, or module:scenario in your code")
+    what.add_argument("--duration", type=_text, metavar="TIME", help="how long, such as 30s or 5min (default: 10s)")
+    what.add_argument("--rate", type=_seconds, metavar="N", help="open loop: asks a second")
+    what.add_argument("--arrivals", choices=("poisson", "fixed"), help="open loop: at random (default), or evenly")
+    what.add_argument("--trace", type=_text, metavar="FILE", help="open loop: starts in seconds, one a line")
+    what.add_argument(
+        "--conversations", type=_count, metavar="N", help="how many (default: 20; open loop: 10 for each ask a second)"
     )
-    load.add_argument("--scenario", type=_text, metavar="FILE", help="a TOML file that says what happens")
-    load.add_argument("--backend", type=_text, metavar="URL", help="drive a running chat backend")
-    load.add_argument("--model-url", type=_text, metavar="URL", help="an OpenAI-compatible server, up to /v1")
-    load.add_argument("--model", type=_text, metavar="NAME", help="the model's name there")
-    load.add_argument("--duration", type=_text, metavar="TIME", help="how long, such as 30s or 5min (default: 10s)")
-    load.add_argument("--rate", type=_seconds, metavar="N", help="open loop: asks a second")
-    load.add_argument("--conversations", type=_count, metavar="N", help="how many conversations (default: 20)")
-    load.add_argument("--max-asks", type=_count, metavar="N", help="stop sending after so many")
-    load.add_argument("--seed", type=int, metavar="N", help="of everything that is drawn (default: 1)")
-    load.add_argument(
+    what.add_argument("--max-asks", type=_count, metavar="N", help="stop sending after so many")
+    what.add_argument("--seed", type=int, metavar="N", help="of everything that is drawn (default: 1)")
+    what.add_argument(
+        "--show-scenario", action="store_true", help="print all that would happen, as a scenario file, and end"
+    )
+    told = load.add_argument_group("what is told")
+    told.add_argument(
         "--fail-if", action="append", default=[], metavar="COND", help="such as 'p99>2s'; may be repeated"
     )
-    load.add_argument("--json", type=_text, metavar="FILE", help="write the report as data")
-    load.add_argument("--html", type=_text, metavar="FILE", help="write the report as a page with plots")
-    load.add_argument("--allow-host", action="append", default=[], metavar="HOST", help="a host that may be loaded")
+    told.add_argument("--json", type=_text, metavar="FILE", help="write the report as data")
+    told.add_argument("--html", type=_text, metavar="FILE", help="write the report as a page with plots")
 
 
 def _agent(parser: argparse.ArgumentParser) -> None:

@@ -7,12 +7,13 @@ from ._dice import Dice, read_dice, read_seconds
 from ._ledger import Check
 from ._measure import Recorder
 from ._run import run_load
+from ._toml import as_toml
 from .backend import BackendTarget
 from .page import as_page
 from .report import LoadReport
-from .scenario import Burst, Clients, Provider, RuntimeShape, Scenario, Turn, read_scenario, scenario_of
+from .scenario import Burst, Clients, Provider, RuntimeShape, Scenario, Turn, read_scenario, read_trace, scenario_of
 from .targets import InProcess, Target
-from .thresholds import Threshold, read_threshold
+from .thresholds import Judged, Threshold, read_threshold
 
 __all__ = [
     "BackendTarget",
@@ -21,6 +22,7 @@ __all__ = [
     "Clients",
     "Dice",
     "InProcess",
+    "Judged",
     "LoadReport",
     "Provider",
     "Recorder",
@@ -30,10 +32,12 @@ __all__ = [
     "Threshold",
     "Turn",
     "as_page",
+    "as_toml",
     "read_dice",
     "read_scenario",
     "read_seconds",
     "read_threshold",
+    "read_trace",
     "run_load",
     "scenario_of",
 ]

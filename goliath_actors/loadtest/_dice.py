@@ -10,9 +10,9 @@ import attrs
 
 from goliath_actors.errors import ConfigError
 
-__all__ = ["Dice", "read_dice", "read_seconds"]
+__all__ = ["Dice", "read_dice", "read_seconds", "show_dice", "show_number", "show_seconds"]
 
-_TIME = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(us|ms|s|min|m|h)?")
+_TIME = re.compile(r"((?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?)\s*(us|ms|s|min|m|h)?")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _SHAPE = re.compile(r"(\w+)\((.*)\)")
 _SHAPES = {
@@ -40,6 +40,13 @@ def read_seconds(where: str, text: object) -> float:
     return seconds
 
 
+def show_seconds(value: float) -> str:
+    """Return a time as a person reads it: three digits and a unit."""
+    if value < 0.001:
+        return f"{value * 1e6:.0f} us"
+    return f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.2f} s"
+
+
 @attrs.frozen
 class Dice:
     """An amount that is drawn anew each time. `shape` is `fixed` or one of the names in a scenario; never below 0."""
@@ -61,6 +68,19 @@ class Dice:
                 return random.lognormvariate(math.log(self.first), self.second) if self.first else 0.0
             case _:
                 return self.first
+
+
+def show_number(value: float) -> str:
+    """Return a number as a person would write it in a file."""
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(value)
+
+
+def show_dice(dice: Dice) -> str:
+    """Return what `read_dice` reads as `dice`, in the form that stands in a TOML file."""
+    if dice.shape not in _SHAPES:
+        return show_number(dice.first)
+    parts = (dice.first, dice.second)[: _SHAPES[dice.shape].count(",") + 1]
+    return f'"{dice.shape}({", ".join(map(show_number, parts))})"'
 
 
 def read_dice(where: str, text: object) -> Dice:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import re
 import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
 import trio
 
 from goliath_actors import Extension, Run
+from goliath_actors._conversation import Actor
 from goliath_actors.events import Event
-from goliath_actors.hooks import HookContext
+from goliath_actors.hooks import HookContext, OnFinish
 from goliath_actors.testing import check_events
 from goliath_actors.values import RuntimeStatistics
 
@@ -43,6 +48,8 @@ class Ledger:
     _early: dict[str, int] = attrs.field(factory=dict)
     _grammar: list[str] = attrs.field(factory=list)
     broken: int = 0
+    noted: int = 0
+    _notes: Counter[str] = attrs.field(factory=Counter)
 
     def accept(self, run: Run) -> None:
         """Count a run that was accepted."""
@@ -71,6 +78,14 @@ class Ledger:
             self.broken += 1
             if len(self._grammar) < _SHOWN:
                 self._grammar.append(f"{trace[0].run_id if trace else 'a run without events'}: {error}")
+
+    def note(self, question: OnFinish) -> None:
+        """Count what extensions raised without changing anything: nobody else would see it."""
+        for found in question.diagnostics:
+            self.noted += 1
+            words = f"{found.extension} in {found.phase}: {type(found.error).__name__}: {found.error}"[:200]
+            if words in self._notes or len(self._notes) < _SHOWN:
+                self._notes[words] += 1
 
     def checks(self, before: RuntimeStatistics, after: RuntimeStatistics) -> list[Check]:
         """Return what must hold, given the runtime's own counts at the start and when nothing is in flight any more."""
@@ -109,46 +124,91 @@ class Ledger:
                 not after.running and not after.waiting,
                 f"{after.running} running, {after.waiting} waiting",
             ),
+            *self._noted(),
         ]
+
+    def _noted(self) -> Iterator[Check]:
+        if self.noted:
+            evidence = tuple(f"{count} times {words}" for words, count in self._notes.most_common())
+            yield Check("what extensions raised changed nothing", True, f"{self.noted} diagnostics", evidence)
 
 
 class Observer(Extension[Any]):
-    """Tells the ledger that it was told."""
+    """Tells the ledger that it was told; the last one also what others raised until then."""
 
     def __init__(self, ledger: Ledger, number: int) -> None:
         self.name = f"observer-{number}"
         self._ledger = ledger
+        self._last = number == ledger.observers - 1
 
-    def on_finish(self, ctx: HookContext[Any], outcome: Any, /) -> None:
+    def on_finish(self, ctx: HookContext[Any], question: OnFinish, /) -> None:
         """Count it."""
         self._ledger.hear(ctx.run_id)
+        if self._last:
+            self._ledger.note(question)
 
 
 @attrs.frozen
 class Belongings:
-    """What this process holds: trio tasks, open files and sockets, and threads that are not trio's spare ones."""
+    """What this process holds, by name: conversations of any runtime, trio tasks, open files and sockets (None where
+    the system does not list them), and threads that are not trio's spare ones."""
 
-    tasks: int
-    files: int | None
-    threads: int
+    conversations: Counter[str]
+    tasks: Counter[str]
+    files: Counter[str] | None
+    threads: Counter[str]
 
     @classmethod
     def now(cls) -> Belongings:
-        """Count. Files are counted where the system lists them."""
-        try:
-            files = len(os.listdir("/proc/self/fd"))
-        except OSError:
-            files = None
-        threads = sum(1 for thread in threading.enumerate() if not thread.name.startswith("Trio"))
-        return cls(trio.lowlevel.current_statistics().tasks_living, files, threads)
+        """Count."""
+        # Collected first: what only a cycle holds is not held any more.
+        gc.collect()
+        held = gc.get_objects()
+        return cls(
+            Counter(repr(actor.conversation_id) for actor in held if isinstance(actor, Actor)),
+            Counter(_tasks()),
+            _files(),
+            Counter(thread.name for thread in threading.enumerate() if not thread.name.startswith("Trio")),
+        )
 
     def check(self, after: Belongings) -> Check:
-        """Return whether no more is held than before."""
-        left = []
-        if after.tasks > self.tasks:
-            left.append(f"{after.tasks - self.tasks} tasks")
-        if self.files is not None and after.files is not None and after.files > self.files:
-            left.append(f"{after.files - self.files} files or sockets")
-        if after.threads > self.threads:
-            left.append(f"{after.threads - self.threads} threads")
-        return Check("nothing is left behind", not left, ", ".join(left) or "no task, file, socket or thread")
+        """Return whether no more is held than before, and what it is."""
+        left, evidence = [], []
+        kinds: Mapping[str, tuple[Counter[str], Counter[str]]] = {
+            "conversations": (self.conversations, after.conversations),
+            "tasks": (self.tasks, after.tasks),
+            "files or sockets": (self.files or Counter(), after.files or Counter()),
+            "threads": (self.threads, after.threads),
+        }
+        for kind, (earlier, later) in kinds.items():
+            # By number, not by name: one that was closed and opened anew is another one, and none more.
+            if (more := later.total() - earlier.total()) > 0:
+                left.append(f"{more} {kind}")
+                evidence += [f"{name}, {count} more" for name, count in (later - earlier).most_common(_SHOWN)]
+        detail = ", ".join(left) or "no conversation, task, file, socket or thread"
+        return Check("nothing is left behind", not left, detail, tuple(evidence[:_SHOWN]))
+
+
+def _tasks() -> Iterator[str]:
+    """Yield the names of all of trio's tasks."""
+    pending = [trio.lowlevel.current_root_task()]
+    while pending:
+        task = pending.pop()
+        if task is not None:
+            yield task.name
+            pending += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+
+
+def _files() -> Counter[str] | None:
+    folder = "/proc/self/fd"
+    names: Counter[str] = Counter()
+    try:
+        descriptors = os.listdir(folder)
+    except OSError:
+        return None
+    for descriptor in descriptors:
+        try:
+            names[re.sub(r":\[\d+\]$", "", os.readlink(f"{folder}/{descriptor}"))] += 1
+        except OSError:  # the listing's own
+            continue
+    return names

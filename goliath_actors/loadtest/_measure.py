@@ -15,14 +15,17 @@ __all__ = ["Bucket", "Observation", "Recorder", "Status", "Track"]
 Status = Literal["completed", "stopped", "error", "aborted", "refused"]
 
 _LONGEST = 3_600_000_000  # microseconds; longer is counted as this
+_FINEST = 0.25  # seconds of one point, at least
 _BUCKETS = 300  # points in the plots over time
 _SAMPLES = 400  # latencies kept of each point
+_EXAMPLE = 300  # characters
 PERCENTILES = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 100.0)
 
 
 @attrs.define(eq=False)
 class Observation:
-    """One ask. Times are seconds on trio's clock; `intended` is when it should have begun."""
+    """One ask. Times are seconds on trio's clock; `intended` is when it should have begun. `reason` is the kind of an
+    end that was no answer, `words` what was said of it."""
 
     intended: float
     began: float
@@ -31,6 +34,7 @@ class Observation:
     started: float | None = None
     status: Status = "error"
     reason: str = ""
+    words: str = ""
 
     @property
     def latency(self) -> float:
@@ -103,6 +107,8 @@ class Recorder:
     lag: Track = attrs.field(factory=Track)
     statuses: Counter[str] = attrs.field(factory=Counter)
     reasons: Counter[str] = attrs.field(factory=Counter)
+    # What was said of the first end of each reason: kinds are few, texts are not.
+    examples: dict[str, str] = attrs.field(factory=dict)
     buckets: dict[int, Bucket] = attrs.field(factory=dict)
     sent: int = 0
     in_flight: int = 0
@@ -113,7 +119,7 @@ class Recorder:
     @classmethod
     def over(cls, start: float, seconds: float) -> Recorder:
         """Return a recorder for a load test of `seconds`."""
-        return cls(start, max(seconds / _BUCKETS, 1.0))
+        return cls(start, max(seconds / _BUCKETS, _FINEST))
 
     def bucket(self, at: float) -> Bucket:
         """Return the stretch of time that holds `at`. Late ones share the last."""
@@ -130,7 +136,10 @@ class Recorder:
         self.in_flight -= 1
         self.statuses[observation.status] += 1
         if observation.reason:
-            self.reasons[f"{observation.status}: {observation.reason}"] += 1
+            reason = f"{observation.status}: {observation.reason}"
+            self.reasons[reason] += 1
+            if observation.words:
+                self.examples.setdefault(reason, observation.words[:_EXAMPLE])
         bucket = self.bucket(observation.began if observation.ended is None else observation.ended)
         if observation.status in ("completed", "stopped"):
             bucket.ended += 1
@@ -165,6 +174,7 @@ class Recorder:
                     "p50": _rank(latencies, 0.5),
                     "p99": _rank(latencies, 0.99),
                     "first_p50": _rank(firsts, 0.5),
+                    "first_p99": _rank(firsts, 0.99),
                     "waiting": bucket.waiting,
                     "running": bucket.running,
                 }

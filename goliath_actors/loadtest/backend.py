@@ -24,6 +24,7 @@ __all__ = ["BackendTarget"]
 
 _CONNECT = 10.0  # seconds for a connection
 _STATISTICS = 10.0  # seconds for the server's counts
+_PROBLEM = 4096  # bytes looked at of what is no event stream
 _REFUSED = (429, 503)
 _STATUSES: Mapping[str, Status] = {
     "completed": "completed",
@@ -77,23 +78,27 @@ class BackendTarget:
 
     @property
     def name(self) -> str:
-        """The server's address."""
-        return f"chat backend at {place(self._base)}"
+        """The agent, if one was named, and the server's address."""
+        whose = "" if self.agent is None else f"agent {self.agent!r} of "
+        return f"{whose}chat backend at {place(self._base)}"
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Connect, and read the server's counts before and after.
 
-        Raises: `ConfigError` if no chat backend answers there.
+        Raises: `ConfigError` if no chat backend answers there, or if it has no such agent.
         """
         self._pool = Pool()
         # Conversations of an earlier load test are not these.
         self._prefix = f"load-{int(trio.current_time() * 1000) & 0xFFFFFF:x}-"
         try:
             before = await self._statistics()
+            await self._check_agent()
             yield
-            after = await self._idle(before)
-            self._checks = self._held(before, after)
+            try:
+                self._checks = self._held(before, await self._idle(before))
+            except ConfigError as error:  # a server that has gone is what a load test is to find, and no wrong usage
+                self._checks = [Check("the server's counts can be read at the end", False, str(error))]
             kept = self._pool.statistics()
             self._checks.append(
                 Check(
@@ -158,6 +163,17 @@ class BackendTarget:
             raise ConfigError(f"{place(self._base)} is no chat backend of goliath_actors (status {status})")
         return {key: value for key, value in counts.items() if isinstance(value, int)}
 
+    async def _check_agent(self) -> None:
+        """Refuse an agent that the server does not have, before every ask is refused for it."""
+        if self.agent is None:
+            return
+        status, data = await self._json("GET", "/v1/agents")
+        if status != 200:
+            return  # a token that may not read them; the asks will tell
+        names = [str(agent["name"]) for agent in data["agents"]]
+        if self.agent not in names:
+            raise ConfigError(f"{place(self._base)} has no agent {self.agent!r}; it has {', '.join(names)}")
+
     async def _idle(self, before: Mapping[str, int]) -> dict[str, int]:
         """Wait until the server has nothing to do, for a time, and return its counts."""
         with trio.move_on_after(_STATISTICS):
@@ -213,12 +229,13 @@ class BackendTarget:
                 if response.status_code != 200:
                     seen.status = "refused" if response.status_code in _REFUSED else "error"
                     seen.reason = f"HTTP {response.status_code}"
+                    seen.words = await _problem(chunks)
                 else:
                     await self._follow(chunks, order, seen, path)
             finally:
                 await close_response(response, chunks)
         except (httpx.HTTPError, OSError, GoliathError) as error:
-            seen.status, seen.reason = "error", type(error).__name__
+            seen.status, seen.reason, seen.words = "error", type(error).__name__, str(error)
         finally:
             self._counted.unsure += not answered
             seen.ended = trio.current_time()
@@ -288,6 +305,18 @@ def _data(text: str) -> dict[str, Any]:
     except ValueError:
         return {"kind": "unreadable"}
     return data if isinstance(data, dict) else {}
+
+
+async def _problem(chunks: AsyncGenerator[bytes, None]) -> str:
+    """Return what a refusal says, as far as it is a problem document or short."""
+    body = bytearray()
+    async for chunk in chunks:
+        body += chunk
+        if len(body) > _PROBLEM:
+            break
+    text = body[:_PROBLEM].decode("utf-8", "replace")
+    data = _data(text)
+    return str(data.get("detail") or data.get("title") or text)
 
 
 def _chunks(response: Any) -> AsyncGenerator[bytes, None]:

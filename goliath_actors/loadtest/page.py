@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 from hdrh.histogram import HdrHistogram
 
-from .report import LoadReport, seconds
+from ._dice import show_seconds as seconds
+from .report import ENDS, LoadReport
 
 __all__ = ["as_page"]
 
@@ -22,7 +24,9 @@ _STYLE = """
 body { margin: 0 auto; max-width: 66rem; padding: 2rem 1.25rem 4rem; font: 16px/1.5 system-ui, sans-serif;
   color: var(--ink); background: var(--back); }
 h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2.5rem 0 .75rem; }
-p.soft { color: var(--soft); margin: .25rem 0 0; }
+p.soft { color: var(--soft); margin: .25rem 0 0; } tr.soft td { color: var(--soft); }
+.said { white-space: normal; font-size: .85em; }
+tr.soft td:first-child { padding-left: 1.6rem; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .4rem .6rem; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; } th { color: var(--soft); font-weight: 500; }
@@ -40,14 +44,24 @@ details { margin-top: 1rem; } li { margin: .2rem 0; }
 def as_page(report: LoadReport) -> str:
     """Return the report as HTML. Draws the plots with matplotlib, which takes a second or two."""
     counts = report.figures["counts"]
-    verdict = '<span class="verdict good">everything holds</span>'
-    if not report.ok:
-        verdict = '<span class="verdict bad">failed: see the checks</span>'
+    verdict = f'<span class="verdict {"good" if report.ok else "bad"}">{escape(report.verdict)}</span>'
     rows = "".join(_track_row(words, report.figures[name]) for name, words in _TRACKS.items())
-    ends = "".join(f"<tr><td>{escape(name)}</td><td>{counts[name]}</td></tr>" for name in _ENDS)
-    checks = "".join(_check_item(check.name, check.ok, check.detail, check.evidence) for check in report.checks)
-    checks += "".join(_check_item(text, False, "a threshold", ()) for text in report.broken)
-    reasons = "".join(f"<tr><td>{escape(reason)}</td><td>{n}</td></tr>" for reason, n in report.reasons.items())
+    ends = "".join(_end_row(words, counts[name], counts["sent"]) for name, words in ENDS.items() if counts[name])
+    checks = "".join(_check_item(check.name, check.ok, check.detail, ()) for check in report.checks)
+    # What broke comes first, in full; the list below says what was looked at.
+    failures = "".join(
+        _check_item(check.name, check.ok, check.detail, check.evidence) for check in report.checks if not check.ok
+    )
+    if failures:
+        failures = f"<h2>What broke</h2><ul>{failures}</ul>"
+    thresholds = "".join(
+        _check_item(f"fail if {judged.text}", judged.held, f"it is {judged.shown}", ()) for judged in report.thresholds
+    )
+    if thresholds:
+        thresholds = f"<h2>Thresholds</h2><ul>{thresholds}</ul>"
+    reasons = "".join(
+        _end_row(reason, n, counts["sent"], report.examples.get(reason)) for reason, n in report.reasons.items()
+    )
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{escape(report.name)}: load test</title><style>{_STYLE}</style></head><body>
@@ -55,6 +69,8 @@ def as_page(report: LoadReport) -> str:
 <p class="soft">{escape(report.target)}, {report.seconds:.1f} s, {counts["sent"]} asks,
 {report.figures["rate"]:.1f} answers a second, at most {counts["most_in_flight"]} in flight</p>
 {verdict}
+{failures}
+{thresholds}
 <h2>Times</h2><div class="wide"><table><tr><th></th><th>count</th><th>mean</th>{_heads()}</tr>{rows}</table></div>
 <h2>How asks ended</h2><table>{ends}{reasons}</table>
 <h2>Checks</h2><ul>{checks}</ul>
@@ -71,8 +87,14 @@ _TRACKS = {
     "queued": "wait for its turn",
     "lag": "sent late by",
 }
-_ENDS = ("completed", "stopped", "error", "aborted", "refused", "not_sent")
 _SHOWN = ("p50", "p90", "p95", "p99", "p99.9", "max")
+
+
+def _end_row(words: str, count: int, sent: int, example: str | None = "") -> str:
+    """Return a row; with anything but an empty example it stands for a part of the rows above."""
+    row = "<tr>" if example == "" else '<tr class="soft">'
+    said = f'<div class="said">{escape(example)}</div>' if example else ""
+    return f"{row}<td>{escape(words)}{said}</td><td>{count}</td><td>{count / max(sent, 1):.1%}</td></tr>"
 
 
 def _heads() -> str:
@@ -115,36 +137,57 @@ def _plots(report: LoadReport) -> list[str]:
         return f'<figure role="img" aria-label="{escape(title)}">{svg[svg.index("<svg") :]}</figure>'
 
     at = [point["at"] for point in report.timeline]
+    # Where asking ended and the last answers were waited for, if that took long enough to be seen.
+    end = float(report.scenario["duration"])
+    waited = report.seconds > 1.05 * end
 
-    def over_time(*lines: tuple[str, str, float]) -> Callable[[Any], None]:
+    def over_time(*lines: tuple[str, str], factor: float = 1.0) -> Callable[[Any], None]:
         def draw(axes: Any) -> None:
-            for key, label, factor in lines:
+            for key, label in lines:
                 axes.plot(at, [point[key] * factor for point in report.timeline], label=label, linewidth=1.6)
+            if waited:
+                axes.axvline(end, color="#888888", linestyle=":", linewidth=1.2, label="no more asks")
             axes.set_xlabel("seconds")
             axes.set_ylim(bottom=0)
             axes.legend(frameon=False, fontsize=9)
 
         return draw
 
+    unit, factor = _unit(point["p99"] for point in report.timeline)
+    first_unit, first_factor = _unit(point["first_p99"] for point in report.timeline)
     return [
-        drawn("Latency over time", "ms", over_time(("p50", "median", 1e3), ("p99", "p99", 1e3))),
-        drawn("Percentiles", "ms", lambda axes: _percentile_curves(axes, report.histograms)),
-        drawn("Time to first words", "ms", over_time(("first_p50", "median", 1e3))),
-        drawn("Answers and failures", "a second", over_time(("ended", "answers", 1), ("failed", "failures", 1))),
-        drawn("Queue depth", "runs", over_time(("waiting", "waiting", 1), ("running", "running", 1))),
+        drawn("Latency over time", unit, over_time(("p50", "median"), ("p99", "p99"), factor=factor)),
+        drawn("Percentiles", unit, lambda axes: _percentile_curves(axes, report, factor)),
+        drawn(
+            "Time to first words",
+            first_unit,
+            over_time(("first_p50", "median"), ("first_p99", "p99"), factor=first_factor),
+        ),
+        drawn("Answers and failures", "a second", over_time(("ended", "answers"), ("failed", "failures"))),
+        drawn("Queue depth", "runs", over_time(("waiting", "waiting"), ("running", "running"))),
     ]
 
 
-def _percentile_curves(axes: Any, histograms: Mapping[str, str]) -> None:
-    """Draw each track's percentiles over a scale on which every further nine is as wide as the one before."""
-    ranks = [1 - 10 ** (-step / 20) for step in range(81)]
+def _unit(times: Iterable[float]) -> tuple[str, float]:
+    """Return the unit in which these seconds are read best, and what to multiply them by."""
+    return ("s", 1.0) if max(times, default=0.0) >= 2.0 else ("ms", 1e3)
+
+
+def _percentile_curves(axes: Any, report: LoadReport, factor: float) -> None:
+    """Draw each track's percentiles over a scale on which every further nine is as wide as the one before, as far as
+    there are values behind them."""
+    most = max([2, *(report.figures[name]["count"] for name in ("latency", "first"))])
+    steps = min(math.ceil(20 * math.log10(most)), 80)
+    ranks = [1 - 10 ** (-step / 20) for step in range(steps + 1)]
     for name in ("latency", "first"):
-        if name in histograms:
-            histogram = HdrHistogram.decode(histograms[name])
-            values = [histogram.get_value_at_percentile(rank * 100) / 1e3 for rank in ranks]
+        if name in report.histograms:
+            histogram = HdrHistogram.decode(report.histograms[name])
+            values = [histogram.get_value_at_percentile(rank * 100) / 1e6 * factor for rank in ranks]
             axes.plot([1 / (1 - rank) for rank in ranks], values, label=_TRACKS[name], linewidth=1.6)
+    ticks = {1: "0", 2: "50 %", 10: "90 %", 100: "99 %", 1000: "99.9 %", 10000: "99.99 %"}
+    shown = {at: words for at, words in ticks.items() if at <= 1 / (1 - ranks[-1]) * 1.01}
     axes.set_xscale("log")
-    axes.set_xticks([1, 2, 10, 100, 1000, 10000], ["0", "50 %", "90 %", "99 %", "99.9 %", "99.99 %"])
+    axes.set_xticks(list(shown), list(shown.values()))
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
     if axes.get_legend_handles_labels()[0]:

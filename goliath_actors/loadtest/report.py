@@ -12,12 +12,13 @@ import attrs
 
 from goliath_actors import __version__
 
+from ._dice import show_seconds
 from ._ledger import Check
 from ._measure import Recorder
 from .scenario import Scenario
-from .thresholds import Threshold
+from .thresholds import Judged, Threshold
 
-__all__ = ["LoadReport", "make_report", "seconds"]
+__all__ = ["ENDS", "LoadReport", "make_report"]
 
 
 @attrs.frozen(kw_only=True)
@@ -32,8 +33,9 @@ class LoadReport:
     timeline: Sequence[Mapping[str, float]]
     histograms: Mapping[str, str]
     reasons: Mapping[str, int]
+    examples: Mapping[str, str]
     checks: Sequence[Check]
-    broken: Sequence[str]
+    thresholds: Sequence[Judged]
     machine: Mapping[str, str]
     scenario: Mapping[str, Any]
 
@@ -42,10 +44,24 @@ class LoadReport:
         """Whether every check holds and no threshold is broken."""
         return not self.broken and all(check.ok for check in self.checks)
 
+    @property
+    def verdict(self) -> str:
+        """Whether it passed, in words."""
+        failed = [
+            _count(sum(not check.ok for check in self.checks), "check"),
+            _count(len(self.broken), "threshold"),
+        ]
+        return "passed" if self.ok else f"FAILED: {' and '.join(filter(None, failed))}"
+
+    @property
+    def broken(self) -> Sequence[str]:
+        """The thresholds that were passed, in words."""
+        return [f"{judged.text}: it is {judged.shown}" for judged in self.thresholds if not judged.held]
+
     def as_data(self) -> dict[str, Any]:
         """Return everything as plain data for JSON. Times are in seconds; histograms are in microseconds, encoded."""
         data = attrs.asdict(self)
-        return {"ok": self.ok, **data}
+        return {"ok": self.ok, **data, "broken": list(self.broken)}
 
     def as_json(self) -> str:
         """Return `as_data` as indented JSON."""
@@ -57,7 +73,8 @@ class LoadReport:
         lines = [
             f"{self.name}: {self.target}, {self.seconds:.1f} s",
             "",
-            f"  sent {counts['sent']}   " + "   ".join(f"{name} {counts[name]}" for name in _ENDS if counts[name]),
+            f"  sent {counts['sent']}   "
+            + "   ".join(f"{words} {counts[name]}" for name, words in ENDS.items() if counts[name]),
             f"  {self.figures['rate']:.1f} answers a second, at most {counts['most_in_flight']} in flight",
             "",
             f"  {'':<22}{'p50':>10}{'p90':>10}{'p99':>10}{'p99.9':>10}{'max':>10}",
@@ -65,19 +82,34 @@ class LoadReport:
         for track, words in _TRACKS.items():
             summary = self.figures[track]
             if summary["count"]:
-                shown = "".join(f"{seconds(summary[key]):>10}" for key in ("p50", "p90", "p99", "p99.9", "max"))
+                shown = "".join(f"{show_seconds(summary[key]):>10}" for key in ("p50", "p90", "p99", "p99.9", "max"))
                 lines.append(f"  {words:<22}{shown}")
         if self.reasons:
-            lines += ["", *(f"  {count:>7}  {reason}" for reason, count in self.reasons.items())]
+            lines.append("")
+        for reason, count in self.reasons.items():
+            lines.append(f"  {count:>7}  {reason}")
+            if reason in self.examples:
+                lines.append(f"           such as: {self.examples[reason]}")
         lines.append("")
         for check in self.checks:
             lines.append(f"  {'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.detail}")
             lines += [f"          {line}" for line in check.evidence]
-        lines += [f"  FAIL  {text}" for text in self.broken]
+        if self.thresholds:
+            lines.append("")
+        for judged in self.thresholds:
+            lines.append(f"  {'ok  ' if judged.held else 'FAIL'}  fail if {judged.text}: it is {judged.shown}")
+        lines += ["", f"  {self.verdict}"]
         return "\n".join(lines) + "\n"
 
 
-_ENDS = ("completed", "stopped", "error", "aborted", "refused", "not_sent")
+ENDS = {
+    "completed": "completed",
+    "stopped": "stopped",
+    "error": "error",
+    "aborted": "aborted",
+    "refused": "refused",
+    "not_sent": "not sent",
+}
 _TRACKS = {
     "latency": "answer",
     "first": "first words",
@@ -86,11 +118,8 @@ _TRACKS = {
 }
 
 
-def seconds(value: float) -> str:
-    """Return a time as a person reads it: three digits and a unit."""
-    if value < 0.001:
-        return f"{value * 1e6:.0f} us"
-    return f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.2f} s"
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number > 1)}" if number else ""
 
 
 def make_report(
@@ -107,7 +136,7 @@ def make_report(
     figures: dict[str, Any] = {
         "counts": {
             "sent": record.sent,
-            **{name: statuses[name] for name in _ENDS[:-1]},
+            **{name: statuses[name] for name in ENDS if name != "not_sent"},
             "errors": statuses["error"],
             "not_sent": record.not_sent,
             "most_in_flight": record.most_in_flight,
@@ -122,12 +151,10 @@ def make_report(
             f"{record.sent} sent, {sum(statuses.values())} ended",
         )
     ]
+    if record.sent and statuses["error"] + statuses["refused"] == record.sent:
+        ours.append(Check("an ask was answered", False, f"all {record.sent} failed or were refused"))
     if record.not_sent:
         ours.append(Check("every ask could be sent", False, f"{record.not_sent} not sent: too many were in flight"))
-    broken = []
-    for threshold in thresholds:
-        if threshold.broken(figures):
-            broken.append(f"{threshold.text}: it is {_shown(threshold, threshold.value(figures))}")
     return LoadReport(
         name=scenario.name,
         target=target,
@@ -136,8 +163,9 @@ def make_report(
         timeline=record.timeline(),
         histograms={name: getattr(record, name).encoded() for name in _TRACKS if getattr(record, name).count},
         reasons=dict(record.reasons.most_common()),
+        examples=dict(record.examples),
         checks=(*ours, *checks),
-        broken=tuple(broken),
+        thresholds=tuple(threshold.judge(figures) for threshold in thresholds),
         machine={
             "python": platform.python_version(),
             "system": f"{platform.system()} {platform.machine()}",
@@ -146,13 +174,6 @@ def make_report(
         },
         scenario=_plain(attrs.asdict(scenario)),
     )
-
-
-def _shown(threshold: Threshold, value: float) -> str:
-    """Return a threshold's figure in the unit in which its limit was written, or as a time."""
-    if threshold.track:
-        return seconds(value)
-    return f"{value:.1%}" if threshold.share else f"{value:.4g}"
 
 
 def _plain(value: Any) -> Any:

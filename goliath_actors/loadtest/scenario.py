@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,9 +14,22 @@ from goliath_actors.errors import ConfigError
 
 from ._dice import Dice, read_dice, read_seconds
 
-__all__ = ["Burst", "Clients", "Provider", "RuntimeShape", "Scenario", "Turn", "read_scenario", "scenario_of"]
+__all__ = [
+    "NO_BOUND",
+    "Burst",
+    "Clients",
+    "Provider",
+    "RuntimeShape",
+    "Scenario",
+    "Turn",
+    "read_scenario",
+    "read_trace",
+    "scenario_of",
+]
 
 T = TypeVar("T")
+
+NO_BOUND = "none"  # in a file, for what may be None: TOML has no word for it
 
 
 def _share(instance: object, attribute: attrs.Attribute[float], value: float) -> None:
@@ -32,8 +46,8 @@ def _whole(least: int) -> Callable[[object, attrs.Attribute[int], int], None]:
 
 
 def _above_zero(instance: object, attribute: attrs.Attribute[float], value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise ConfigError(f"{attribute.name} is {value!r}; it is above 0")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise ConfigError(f"{attribute.name} is {value!r}; it is a number above 0")
 
 
 @attrs.frozen
@@ -115,9 +129,11 @@ class Scenario:
 
     Arguments: `mode`, `open` (asks come at `rate` a second whatever the answers do; latency counts from the intended
     start) or `closed` (`conversations` clients ask, wait, think and ask again); `arrivals`, `fixed`, `poisson` or
-    `trace` (with `trace`, the seconds after the start); `duration` in seconds and `max_asks`, whichever comes first;
-    `turns`, how many asks a conversation gets before a new one takes its place (None: no end); `timeout` of an ask and
-    `settle`, how long the last ones may take after the end, in seconds; `seed` of everything that is drawn.
+    `trace` (with `trace`, the seconds after the start); `duration` in seconds (10, or as long as the trace) and
+    `max_asks`, whichever comes first; `conversations` (20, or ten for each ask a second of an open loop, since each
+    takes one ask at a time: with few, their turns would be measured and not the target); `turns`, how many asks a
+    conversation gets before a new one takes its place (None: no end); `timeout` of an ask and `settle`, how long the
+    last ones may take after the end, in seconds; `seed` of everything that is drawn.
 
     Raises: `ConfigError` for what can't be run.
     """
@@ -128,9 +144,9 @@ class Scenario:
     rate: float = attrs.field(default=20.0, validator=_above_zero)
     arrivals: Literal["fixed", "poisson", "trace"] = "poisson"
     trace: Sequence[float] = attrs.field(default=(), converter=_numbers)
-    duration: float = attrs.field(default=10.0, validator=_above_zero)
+    duration: float = attrs.field(validator=_above_zero)
     max_asks: int = attrs.field(default=1_000_000, validator=_whole(1))
-    conversations: int = attrs.field(default=20, validator=_whole(1))
+    conversations: int = attrs.field(validator=_whole(1))
     turns: int | None = None
     think: Dice = Dice("exponential", 0.5)
     timeout: float | None = 60.0
@@ -140,6 +156,18 @@ class Scenario:
     clients: Clients = Clients()
     provider: Provider = Provider()
     runtime: RuntimeShape = RuntimeShape()
+
+    @duration.default
+    def _as_long_as_the_trace(self) -> float:
+        # An ask at the very end would come too late.
+        return self.trace[-1] + 1.0 if self.mode == "open" and self.arrivals == "trace" and self.trace else 10.0
+
+    @conversations.default
+    def _enough_for_the_rate(self) -> int:
+        # Defaults come before validators: the rate may be anything yet.
+        if self.mode != "open" or not isinstance(self.rate, (int, float)) or not math.isfinite(self.rate):
+            return 20
+        return max(20, math.ceil(10 * self.rate))
 
     def __attrs_post_init__(self) -> None:
         """Check what takes more than one field."""
@@ -162,7 +190,8 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "mode": ("open", "closed"),
     "arrivals": ("fixed", "poisson", "trace"),
 }
-_SECONDS = {"duration", "timeout", "settle", "slow_pause", "stall", "retry_after", "at"}
+_SECONDS = {"duration", "timeout", "settle", "slow_pause", "stall", "retry_after", "at", "idle_timeout"}
+_MAY_BE_NONE = {"turns", "timeout", "max_running", "max_waiting"}
 _DICE = {"think", "first_token", "tokens", "tool_time"}
 _TABLES: Mapping[str, type[Any]] = {"clients": Clients, "provider": Provider, "runtime": RuntimeShape}
 
@@ -177,7 +206,9 @@ def _fields(kind: type[T], where: str, table: object, allowed: Sequence[str]) ->
     found: dict[str, Any] = {}
     for key, value in table.items():
         name = f"{where}.{key}"
-        if key in _SECONDS and value is not None:
+        if key in _MAY_BE_NONE and value == NO_BOUND:
+            found[key] = None
+        elif key in _SECONDS and value is not None:
             found[key] = read_seconds(name, value)
         elif key in _DICE:
             found[key] = read_dice(name, value)
@@ -196,8 +227,11 @@ def _make(kind: type[T], where: str, table: object) -> T:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def scenario_of(data: Mapping[str, Any], folder: Path) -> Scenario:
+def scenario_of(data: Mapping[str, Any], folder: Path, change: Mapping[str, Any] | None = None) -> Scenario:
     """Return the scenario that parsed TOML describes; a trace file is looked for in `folder`.
+
+    Arguments: `change`, fields of `Scenario` that stand in place of what the file says; a `rate` among them in place of
+    the file's trace, too.
 
     Raises: `ConfigError` naming the table and the key.
     """
@@ -215,20 +249,27 @@ def scenario_of(data: Mapping[str, Any], folder: Path) -> Scenario:
     if "bursts" in made:
         made["bursts"] = [_make(Burst, "load.bursts", burst) for burst in made["bursts"]]
     if isinstance(made.get("trace"), str):
-        made["trace"] = _read_trace(folder / made["trace"])
+        made["trace"] = read_trace(folder / made["trace"])
     if "turn" in top:
         turns = top["turn"] if isinstance(top["turn"], list) else [top["turn"]]
         made["mix"] = [_make(Turn, "turn", turn) for turn in turns]
     for key, kind in _TABLES.items():
         if key in top:
             made[key] = _make(kind, key, top[key])
+    change = change or {}
+    if "rate" in change and made.get("arrivals") == "trace":
+        made["arrivals"] = "poisson"
     try:
-        return Scenario(**made)
+        return Scenario(**{**made, **change})
     except TypeError as error:
         raise ConfigError(f"the scenario cannot be read: {error}") from error
 
 
-def _read_trace(path: Path) -> list[float]:
+def read_trace(path: Path) -> list[float]:
+    """Return the starts in a file, one a line, as seconds or texts such as `1.5s`.
+
+    Raises: `ConfigError` if the file can't be read or a line is no time.
+    """
     try:
         lines = path.read_text(encoding="utf-8").split()
     except OSError as error:
@@ -236,8 +277,8 @@ def _read_trace(path: Path) -> list[float]:
     return [read_seconds(f"{path.name}, entry {number}", line) for number, line in enumerate(lines, 1)]
 
 
-def read_scenario(path: Path) -> Scenario:
-    """Return the scenario in a TOML file.
+def read_scenario(path: Path, change: Mapping[str, Any] | None = None) -> Scenario:
+    """Return the scenario in a TOML file, with the fields in `change` in place of what it says (see `scenario_of`).
 
     Raises: `ConfigError` if the file can't be read, is no TOML, or says something that can't be run.
     """
@@ -249,6 +290,6 @@ def read_scenario(path: Path) -> Scenario:
         raise ConfigError(f"the scenario {path} is no TOML: {error}") from error
     data.setdefault("name", path.stem)
     try:
-        return scenario_of(data, path.parent)
+        return scenario_of(data, path.parent, change)
     except ConfigError as error:
         raise ConfigError(f"{path.name}: {error}") from error

@@ -119,6 +119,8 @@ class InProcess:
             while (end := runtime.statistics()).running or end.waiting:  # noqa: ASYNC110
                 await trio.sleep(0.01)
             self._checks = self._ledger.checks(start, end)
+        self._runtime = None
+        del runtime  # what it held is not left behind when it goes with it
         await trio.testing.wait_all_tasks_blocked()
         self._checks.append(before.check(Belongings.now()))
 
@@ -158,7 +160,7 @@ class InProcess:
                 if order.client != "abandons":
                     await run.wait()
         except Exception as error:  # noqa: BLE001  # whatever a run raises is a figure, its evidence in the outcome
-            seen.reason = type(error).__name__
+            seen.reason, seen.words = type(error).__name__, str(error)
             if run is None:
                 seen.status = "refused" if seen.reason in _REFUSALS else "error"
         finally:
@@ -199,7 +201,7 @@ class InProcess:
 def _read_outcome(outcome: Outcome, seen: Observation) -> None:
     seen.status = outcome.status
     if outcome.status == "error":
-        seen.reason = type(outcome.error).__name__
+        seen.reason, seen.words = type(outcome.error).__name__, str(outcome.error)
     elif outcome.status == "aborted":
         seen.reason = outcome.abort.cause if outcome.abort is not None else "unknown"
     else:

@@ -10,9 +10,9 @@ import attrs
 
 from goliath_actors.errors import ConfigError
 
-from ._dice import read_seconds
+from ._dice import read_seconds, show_seconds
 
-__all__ = ["Threshold", "read_threshold"]
+__all__ = ["Judged", "Threshold", "read_threshold"]
 
 _FORM = re.compile(r"\s*(?:(latency|first|queued|lag)\.)?([a-z_][a-z0-9_.]*)\s*(>=|<=|>|<)\s*(\S+)\s*")
 _TIMES = re.compile(r"p\d+(\.\d+)?|mean|max")
@@ -20,6 +20,18 @@ _COUNTS = ("errors", "refused", "aborted", "completed", "not_sent", "rate")
 _KNOWN = "p50, p75, p90, p95, p99, p99.9, mean, max (of latency, or first.p99, queued.p99, lag.p99), " + ", ".join(
     _COUNTS
 )
+
+
+@attrs.frozen
+class Judged:
+    """A threshold held against a report's figures. `text`, as it was written; `value`, the figure, in seconds where it
+    is a time and a share where the limit is one; `shown`, the same for people; `held`, whether the load test stayed
+    clear of the condition."""
+
+    text: str
+    held: bool
+    value: float
+    shown: str
 
 
 @attrs.frozen
@@ -52,6 +64,13 @@ class Threshold:
                 return value >= self.limit
             case _:
                 return value <= self.limit
+
+    def judge(self, figures: Mapping[str, Any]) -> Judged:
+        """Return whether a load test stayed clear of this condition, and by what figure."""
+        value = self.value(figures)
+        number = f"{value:.1%}" if self.share else f"{value:.4g}"
+        shown = show_seconds(value) if self.track else number
+        return Judged(self.text, not self.broken(figures), value, shown)
 
 
 def read_threshold(text: str) -> Threshold:
