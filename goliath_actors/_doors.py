@@ -43,6 +43,9 @@ class Doors:
     def __init__(self, engine: Engine, acceptance: Acceptance) -> None:
         self.engine = engine
         self.acceptance = acceptance
+        # What every ask goes through. Not methods that pass arguments on: each layer of those packs and unpacks all.
+        self.accept = acceptance.accept
+        self.own = engine.own
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
@@ -50,19 +53,6 @@ class Doors:
     def closed(self) -> bool:
         """True once nothing is accepted any more: then a caller is to `notice` first."""
         return self.engine.life.state == "closed"
-
-    def run(
-        self, agent: Named, conversation_id: str | None, ask: str, **options: Unpack[AskOptions]
-    ) -> Awaitable[RunResult]:
-        """Accept an ask, and return what waits for it as its owner. As `Runtime.run`, which notices first.
-
-        Not async, so that a caller's wait is one coroutine less deep: each costs at every step.
-        """
-        return self.engine.own(self.accept(agent, conversation_id, ask, **options))
-
-    def accept(self, agent: Named, conversation_id: str | None, ask: str, **options: Unpack[AskOptions]) -> Envelope:
-        """Accept an ask whose asker waits for it, by `Engine.own`, in the same context. Refusals as `Runtime.run`."""
-        return self.acceptance.accept(agent, conversation_id, ask, waits=True, **options)
 
     async def notice(self) -> None:
         """Let a caller that is cancelled notice it before it is refused: what closed the runtime may be what cancelled
@@ -77,13 +67,11 @@ class Doors:
 
     def submit(self, agent: Named, conversation_id: str | None, ask: str, **options: Unpack[AskOptions]) -> Run:
         """As `Runtime.submit`."""
-        return self.acceptance.accept(agent, conversation_id, ask, waits=False, **options).face
+        return self.accept(agent, conversation_id, ask, waits=False, **options).face
 
     def stream(self, agent: Named, conversation_id: str | None, ask: str, **options: Unpack[AskOptions]) -> StreamBlock:
         """As `Runtime.stream`."""
-        return StreamBlock(
-            lambda: self.acceptance.accept(agent, conversation_id, ask, waits=True, **options), self.notice
-        )
+        return StreamBlock(lambda: self.accept(agent, conversation_id, ask, waits=True, **options), self.notice)
 
     def steer(self, agent: Agent[Any], conversation_id: str | None, text: str, **options: Unpack[AskOptions]) -> Run:
         """Hand a text to the running run, or accept it as a new one. Never blocks."""
@@ -110,8 +98,7 @@ class Doors:
         **options: Unpack[AskOptions],
     ) -> Envelope:
         """As `accept`, of an episode that takes up waiting calls; `waits` if its asker waits for it."""
-        accept = self.acceptance.accept
-        return accept(agent, conversation_id, RESUMED, waits=waits, answers=dict(answers), **options)
+        return self.accept(agent, conversation_id, RESUMED, waits=waits, answers=dict(answers), **options)
 
     @trio.lowlevel.enable_ki_protection
     async def resume(
@@ -126,7 +113,7 @@ class Doors:
         Cancellation: as of `run`.
         """
         await self.notice()
-        return await self.engine.own(self.accept_resume(agent, conversation_id, answers, waits=True, **options))
+        return await self.own(self.accept_resume(agent, conversation_id, answers, waits=True, **options))
 
     def submit_rewrite(
         self,
@@ -136,8 +123,7 @@ class Doors:
         **options: Unpack[AskOptions],
     ) -> Run:
         """Accept a run that rewrites a history and answers anew. As `submit`."""
-        accept = self.acceptance.accept
-        return accept(agent, conversation_id, f"({kind})", waits=False, rewrite=kind, **options).face
+        return self.accept(agent, conversation_id, f"({kind})", waits=False, rewrite=kind, **options).face
 
     @trio.lowlevel.enable_ki_protection
     async def rewrite(
@@ -152,8 +138,7 @@ class Doors:
         Cancellation: as of `run`.
         """
         await self.notice()
-        accept = self.acceptance.accept
-        return await self.engine.own(accept(agent, conversation_id, f"({kind})", waits=True, rewrite=kind, **options))
+        return await self.own(self.accept(agent, conversation_id, f"({kind})", waits=True, rewrite=kind, **options))
 
     # --- a tool without a run ---------------------------------------------------------------------------------------
 

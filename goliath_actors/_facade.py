@@ -42,7 +42,7 @@ class Conversation:
         doors = self._doors
         if doors.closed:
             await doors.notice()
-        return await doors.run(self._agent, self.id, ask, **options)
+        return await doors.own(doors.accept(self._agent, self.id, ask, waits=True, **options))
 
     def submit(self, ask: str, **options: Unpack[AskOptions]) -> Run:
         """Ask without waiting, as `Runtime.submit`."""

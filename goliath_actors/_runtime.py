@@ -83,10 +83,11 @@ class Runtime:
         doors = self._doors
         if doors.closed:
             await doors.notice()
-        return await doors.run(
+        run = doors.accept(
             agent,
             conversation_id,
             ask,
+            waits=True,
             context=context,
             timeout=timeout,
             confirm=confirm,
@@ -95,6 +96,7 @@ class Runtime:
             on_event=on_event,
             when_busy=when_busy,
         )
+        return await doors.own(run)
 
     def submit(
         self,
@@ -114,10 +116,11 @@ class Runtime:
 
         Returns: the `Run`: nobody owns it, and it goes on whoever waits or leaves.
         """
-        return self._doors.submit(
+        run = self._doors.accept(
             agent,
             conversation_id,
             ask,
+            waits=False,
             context=context,
             timeout=timeout,
             confirm=confirm,
@@ -126,6 +129,7 @@ class Runtime:
             on_event=on_event,
             when_busy=when_busy,
         )
+        return run.face
 
     def stream(
         self,

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, final
+from typing import Any, Literal, TypeVar, Unpack, cast, final
 
 import attrs
 
 from goliath_actors import Agent, Conversation, Run, RunResult, Runtime
+from goliath_actors._acceptance import AskOptions
 from goliath_actors._envelope import Envelope, envelope_of
 from goliath_actors._facade import accept_resume
 from goliath_actors._runtime import doors_of
@@ -22,26 +23,13 @@ from goliath_actors.values import ConversationStatus, DrainReport, Memory, Outco
 
 from ._engine import Engine
 
-__all__ = ["Asking", "Bridge", "BridgeConversation", "BridgeRun", "BridgeStream", "Speaking", "open_bridge"]
+__all__ = ["Asking", "Bridge", "BridgeConversation", "BridgeRun", "BridgeStream", "open_bridge"]
 
 T = TypeVar("T")
 
 
-class Speaking(TypedDict, total=False):
-    """What an ask may say for itself, as in `Runtime.run`. Callables are called in the trio thread."""
-
-    # Any: the application's own object, callables and type.
-    context: Any
-    timeout: float | None
-    confirm: Callable[..., Any] | None
-    confirm_timeout: float | None
-    output: Any
-    on_event: Callable[[Any], object] | None
-    when_busy: Literal["queue", "refuse", "replace"]
-
-
-class Asking(Speaking, total=False):
-    """`Speaking`, and who is asked."""
+class Asking(AskOptions, total=False):
+    """What an ask may say for itself, and who is asked. Callables are called in the trio thread."""
 
     conversation_id: str | None
     agent: str | Agent[Any] | None
@@ -174,8 +162,10 @@ class Bridge:
         queued, at once.
         """
         agent, conversation_id = options.pop("agent", None), options.pop("conversation_id", None)
-        speaking = cast(Speaking, options)
-        return await self._own(lambda runtime: doors_of(runtime).accept(agent, conversation_id, ask, **speaking))
+        speaking = cast(AskOptions, options)
+        return await self._own(
+            lambda runtime: doors_of(runtime).accept(agent, conversation_id, ask, waits=True, **speaking)
+        )
 
     async def submit(self, ask: str, **options: Unpack[Asking]) -> BridgeRun:
         """Have an ask accepted without waiting for its run. Raises as `Runtime.submit`.
@@ -237,7 +227,7 @@ class Bridge:
 
         def wait(accepted: tuple[Runtime, Envelope]) -> Awaitable[RunResult]:
             runtime, envelope = accepted
-            return doors_of(runtime).engine.own(envelope)
+            return doors_of(runtime).own(envelope)
 
         return await self._engine.ask(start, wait)
 
@@ -267,18 +257,20 @@ class BridgeConversation:
     def _find(self, runtime: Runtime) -> Conversation:
         return runtime.conversation(self.id, self._agent)
 
-    async def run(self, ask: str, **options: Unpack[Speaking]) -> RunResult:
+    async def run(self, ask: str, **options: Unpack[AskOptions]) -> RunResult:
         """Ask and wait, as `Bridge.run`.
 
         Cancellation: aborts the run and goes on once its observers were told.
         """
-        return await self._bridge._own(lambda runtime: doors_of(runtime).accept(self._agent, self.id, ask, **options))
+        return await self._bridge._own(
+            lambda runtime: doors_of(runtime).accept(self._agent, self.id, ask, waits=True, **options)
+        )
 
-    async def submit(self, ask: str, **options: Unpack[Speaking]) -> BridgeRun:
+    async def submit(self, ask: str, **options: Unpack[AskOptions]) -> BridgeRun:
         """Ask without waiting, as `Bridge.submit`."""
         return await self._bridge._submit(lambda runtime: self._find(runtime).submit(ask, **options))
 
-    def stream(self, ask: str, **options: Unpack[Speaking]) -> BridgeStream:
+    def stream(self, ask: str, **options: Unpack[AskOptions]) -> BridgeStream:
         """Ask for the length of a block, as `Bridge.stream`."""
         return BridgeStream(self._bridge._engine, partial(self.submit, ask, **options))
 
@@ -313,7 +305,7 @@ class BridgeConversation:
         """
         await self._bridge._engine.ask(self._find, Conversation.forget)
 
-    async def steer(self, text: str, **options: Unpack[Speaking]) -> BridgeRun:
+    async def steer(self, text: str, **options: Unpack[AskOptions]) -> BridgeRun:
         """Hand a text to the running run, or start one, as `Conversation.steer`. Needs a `ToolLoop`.
 
         Cancellation: changes nothing; the text was handed over, or refused.
@@ -323,18 +315,18 @@ class BridgeConversation:
         )
         return BridgeRun(self._bridge._engine, run)
 
-    async def resume(self, answers: Mapping[str, Any], **options: Unpack[Speaking]) -> RunResult:
+    async def resume(self, answers: Mapping[str, Any], **options: Unpack[AskOptions]) -> RunResult:
         """Answer calls that wait and go on with their run, as `Conversation.resume`. Needs a `ToolLoop`.
 
         Cancellation: as of `run`.
         """
         return await self._bridge._own(lambda runtime: accept_resume(self._find(runtime), answers, **options))
 
-    async def submit_resume(self, answers: Mapping[str, Any], **options: Unpack[Speaking]) -> BridgeRun:
+    async def submit_resume(self, answers: Mapping[str, Any], **options: Unpack[AskOptions]) -> BridgeRun:
         """As `resume`, without waiting."""
         return await self._bridge._submit(lambda runtime: self._find(runtime).submit_resume(answers, **options))
 
-    async def rewrite(self, kind: Literal["regenerate"], **options: Unpack[Speaking]) -> RunResult:
+    async def rewrite(self, kind: Literal["regenerate"], **options: Unpack[AskOptions]) -> RunResult:
         """Drop what was said behind the last ask and answer it anew, as `Conversation.rewrite`. Needs a `ToolLoop`.
 
         Cancellation: as of `run`.
