@@ -16,7 +16,7 @@ from ._agent import Agent, check_seconds, is_same, output_schema
 from ._arguments import check_ask, checked_id, hint
 from ._conversation import Actor, Entry
 from ._engine import Engine
-from ._envelope import Envelope, Job, Run, RunOptions, Wait
+from ._envelope import Envelope, Job, Run, RunOptions, Ties, Wait
 from ._history import Histories
 from ._journal import RunJournal
 from ._panel import Panel
@@ -65,11 +65,13 @@ class Acceptance:
         self._refuse = Refusals(engine, mailbox_capacity, max_waiting)
         self.finish_timeout = finish_timeout
         self._plain = RunOptions(finish_timeout=finish_timeout)
+        self._entries = engine.directory.entries
         # Run ids are unique across processes, forked ones too, without asking the system for randomness each time.
         self._ids = map(f"run-{os.urandom(6).hex()}-{{:x}}".format, itertools.count(1))
-        # What hooks and tools submit with: to their own agent where they name none.
-        self._submits: dict[str, Callable[..., Run]] = {
-            name: partial(self._submit, entry.agent) for name, entry in engine.directory.entries.items()
+        # Hooks and tools submit to their own agent where they name none.
+        self._ties = {
+            name: Ties(engine.guard, partial(self._submit, entry.agent), self, engine.gave_up, engine.afterwards.tell)
+            for name, entry in self._entries.items()
         }
 
     def entry(self, agent: str | Agent[Any] | None) -> Entry:
@@ -77,16 +79,15 @@ class Acceptance:
 
         Raises: `ConfigError`.
         """
-        entries = self._engine.directory.entries
+        entries = self._entries
+        if isinstance(agent, str) and agent in entries:
+            return entries[agent]
         if agent is None:
             if self._only is not None:
                 return entries[self._only]
             raise ConfigError(f"this runtime has several agents; say agent=... (one of {listed(entries)})")
-        name = agent.name if isinstance(agent, Agent) else agent
-        entry = entries.get(name) if isinstance(name, str) else None
-        if entry is not None and isinstance(agent, Agent) and not is_same(entry.agent, agent):
-            entry = None  # another one of the same name
-        if entry is None:
+        entry = entries.get(agent.name) if isinstance(agent, Agent) else None
+        if entry is None or not isinstance(agent, Agent) or not is_same(entry.agent, agent):
             raise ConfigError(f"no agent {agent!r} in this runtime{hint(agent, entries)} (it has {listed(entries)})")
         return entry
 
@@ -267,15 +268,11 @@ class Acceptance:
             context,
             options,
             RunJournal(run_id, conversation_id, callbacks),
-            self._engine.guard,
-            self._submits[agent.name],
-            self,
+            self._ties[agent.name],
             copy_context(),
             now,
             deadline,
             trio.CancelScope(deadline=deadline),
-            gave_up=self._engine.gave_up,
-            later=self._engine.afterwards.tell,
         )
 
     def _submit(

@@ -91,9 +91,9 @@ class Engine:
                 actor.gone -= 1
                 self.life.gone -= 1
             self.life.running += 1  # it has its turn from here on, though its task takes its first step a tick later
-            context.run(lambda: start(self._run_turn, actor, envelope, name=actor.label))
+            context.run(partial(start, self._run_turn, actor, envelope, name=actor.label))
         else:
-            context.run(lambda: start(self._job_turn, actor, envelope, name=actor.label))
+            context.run(partial(start, self._job_turn, actor, envelope, name=actor.label))
 
     @trio.lowlevel.enable_ki_protection
     async def _run_turn(self, actor: Actor, run: Envelope) -> None:
@@ -110,8 +110,8 @@ class Engine:
             finally:
                 panel.close()
                 self.life.running -= 1
-                assert run.outcome is not None
-                self.life.count(run.outcome)
+                assert run.how is not None
+                self.life.count(run.how)
         finally:
             self._over(actor, run)
 
@@ -126,7 +126,8 @@ class Engine:
     def panel(self, entry: Entry, run: Envelope) -> Panel:
         """Return the extensions of a run."""
         agent = entry.agent
-        return Panel(parts_of(agent).roster, run.journal, run.ask, agent.name, run.context, run.submit, run.is_ending)
+        roster = parts_of(agent).roster
+        return Panel(roster, run.journal, run.ask, agent.name, run.context, run.ties.submit, run.is_ending)
 
     def _over(self, actor: Actor, envelope: Envelope | Job) -> None:
         """The head is over: the next envelope has its turn, or the conversation is idle."""

@@ -24,7 +24,19 @@ from .errors import RunAborted
 from .events import Event
 from .values import Abort, AbortCause, Outcome, RunResult
 
-__all__ = ["Envelope", "Job", "Line", "Run", "RunOptions", "Turn", "Wait", "WaitForAll", "current_run", "envelope_of"]
+__all__ = [
+    "Envelope",
+    "Job",
+    "Line",
+    "Run",
+    "RunOptions",
+    "Ties",
+    "Turn",
+    "Wait",
+    "WaitForAll",
+    "current_run",
+    "envelope_of",
+]
 
 current_run: ContextVar[Envelope | None] = ContextVar("goliath_actors_current_run", default=None)
 """The run in whose context this code runs, also in tasks that its tools start (R14)."""
@@ -67,6 +79,22 @@ class Line(Protocol):
         ...
 
 
+@attrs.frozen(eq=False)
+class Ties:
+    """What an envelope reaches of its runtime: the same for all runs of an agent."""
+
+    # Registers a wait with the runtime (R14: refuses one that would never end) while its block lasts.
+    guarded: Callable[..., AbstractContextManager[None]]
+    # Submits another ask, as hooks and tools of a run may.
+    submit: Callable[..., Run]
+    # How agents that are tools of this one are run (T14).
+    delegating: Delegating
+    # Told when a run is aborted while it waits: it keeps its place, and is nobody's ask any more.
+    gave_up: Callable[[Envelope], None]
+    # Tells of a rewrite of a run, beside it.
+    later: Callable[..., None]
+
+
 @attrs.frozen
 class RunOptions:
     """What one ask may say for itself; None leaves the agent's word."""
@@ -94,12 +122,7 @@ class Envelope:
     context: Any
     options: RunOptions
     journal: RunJournal
-    # Registers a wait with the runtime (R14: refuses one that would never end) while its block lasts.
-    guarded: Callable[..., AbstractContextManager[None]]
-    # Submits another ask, as hooks and tools of this run may.
-    submit: Callable[..., Run]
-    # How agents that are tools of this one are run (T14).
-    delegating: Delegating
+    ties: Ties
     # The submitter's, given up at the start: it may hold the run that submitted this one, and so every one before.
     context_vars: Context | None
     accepted_at: float
@@ -107,13 +130,12 @@ class Envelope:
     deadline: float = math.inf
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
     state: Literal["queued", "running", "finishing", "done"] = "queued"
-    outcome: Outcome | None = None
+    # How it ended, once it is over: most runs are asked for their result and nothing else.
+    how: RunResult | Outcome | None = None
     followed_by: Envelope | None = None
     replaces: bool = False
     # True from its acceptance until its turn begins.
     waits: bool = False
-    # Told when it is aborted while it waits: it keeps its place, and is nobody's ask any more.
-    gave_up: Callable[[Envelope], None] | None = None
     # None for what calls a tool without a conversation.
     conversation: Turn | None = None
     # One entry for each wait that this run is in: a run may wait for the same one twice.
@@ -122,8 +144,6 @@ class Envelope:
     lenders: int = 0
     # Invariant: texts handed to this run that it has not taken, as the runs that they become if it never does (T7).
     steers: list[Envelope] = attrs.Factory(list)
-    # Tells of a rewrite of this run, beside it.
-    later: Callable[..., None] | None = None
     # What a subscriber that comes late gets first, and nobody else (H11).
     snapshots: Callable[[], list[Event]] | None = None
     _abort: Abort | None = None
@@ -146,6 +166,14 @@ class Envelope:
             face = Run(self)
             self._face = weakref.ref(face)
         return face
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it ended, once it is over, as observers see it."""
+        how = self.how
+        if isinstance(how, RunResult):
+            how = self.how = Outcome(how.status, how, steps=how.steps, trace=how.trace, usage=how.usage)
+        return how
 
     @property
     def abort_state(self) -> Abort | None:
@@ -178,7 +206,7 @@ class Envelope:
 
         Raises: `ReentrantRun` on entering, if the wait could never end.
         """
-        return self.guarded(self, owned=owned)
+        return self.ties.guarded(self, owned=owned)
 
     def release(self) -> None:
         """The run was aborted, and what it asked and still waits for in a task that is not its own goes with it: a
@@ -191,7 +219,7 @@ class Envelope:
         """As `Run.events`."""
         late = self.state != "queued" and self.snapshots is not None and after <= 0
         prefix = self.snapshots() if late and self.snapshots is not None else ()
-        return self.journal.stream(prefix, partial(self.guarded, self, to_end=True), after)
+        return self.journal.stream(prefix, partial(self.ties.guarded, self, to_end=True), after)
 
     def request_abort(self, cause: AbortCause, reason: str = "") -> None:
         """Cancel the run for `cause`. The first cause stands (R6); while finishing and later nothing changes."""
@@ -200,8 +228,8 @@ class Envelope:
         if self._abort is None:
             passed = cause != "deadline" and self.deadline_passed()
             self._abort = Abort("deadline" if passed else cause, "" if passed else reason, self.journal.phase)
-            if self.waits and self.gave_up is not None:
-                self.gave_up(self)
+            if self.waits:
+                self.ties.gave_up(self)
         if self.journal.answered:  # C10: too late for the outcome; only the summary is cut
             if self.journal.late_scope is not None:
                 self.journal.late_scope.cancel()
@@ -223,11 +251,11 @@ class Envelope:
             if self._replied is not None:
                 self._replied.set()
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, how: RunResult | Outcome) -> None:
         """The run is over: nothing of it goes on. Sets the reply too, if it has none yet."""
-        self.outcome = outcome
+        self.how = how
         self.state = "done"
-        final = outcome.result if outcome.result is not None else outcome.error
+        final = how if isinstance(how, RunResult) else how.result or how.error
         assert final is not None
         self.reply(final)
         if self._ended is not None:
@@ -373,7 +401,7 @@ class Run:
         Cancellation: leaves the run alone.
         """
         envelope = self._envelope
-        with envelope.guarded(envelope, to_end=True):
+        with envelope.ties.guarded(envelope, to_end=True):
             await envelope.wait_ended()
 
     def events(self, after: int = 0) -> EventStream:

@@ -86,7 +86,9 @@ class RunJournal:
 
         Raises: what a callback raises, with origin `event`, up to and including `Answer`; later it is a diagnostic.
         """
-        event, error = self._append(kind, fields)
+        self.seq += 1
+        event = kind(self.run_id, self.conversation_id, self.seq, time.time(), **fields)
+        error = self._append(event)
         if error is not None:
             if self.closing or (self.answered and kind is not Answer):
                 self.note("on_event", "on_event", error, event.kind)
@@ -98,14 +100,17 @@ class RunJournal:
     def emit_closing(self, kind: type[E], **fields: Any) -> E:
         """Append an event in a clean-up: what a callback raises is always a diagnostic, since an exception from here
         would replace the one (or the cancellation) that is passing."""
-        event, error = self._append(kind, fields)
+        self.seq += 1
+        event = kind(self.run_id, self.conversation_id, self.seq, time.time(), **fields)
+        error = self._append(event)
         if error is not None:
             self.note("on_event", "on_event", error, event.kind)
         return event
 
     def queue(self) -> None:
         """Append `RunQueued`. What a callback raises fails the run at its turn; accepting the ask is untouched (E4)."""
-        _, error = self._append(RunQueued, {})
+        self.seq += 1
+        error = self._append(RunQueued(self.run_id, self.conversation_id, self.seq, time.time()))
         if error is not None:
             self.blame(error, "event")
             self.early_error = error
@@ -131,18 +136,18 @@ class RunJournal:
                 self.blame(error, "event")
                 raise error
 
-    def _append(self, kind: type[E], fields: dict[str, Any]) -> tuple[E, Exception | None]:
-        self.seq += 1
-        event = kind(self.run_id, self.conversation_id, self.seq, time.time(), **fields)
+    def _append(self, event: Event) -> Exception | None:
         if self.ended:  # out of a task that outlived the run: `RunFinished` stays the last word (E1)
-            return event, None
+            return None
         self._log.append(event)
+        kind = type(event)
         if kind is Answer:
             self.answered = True
         elif kind is RunFinished:
             self.ended = True
-        self._wake()
-        return event, (self._tell(event) if self.callbacks else None)
+        if self._changed is not None:
+            self._wake()
+        return self._tell(event) if self.callbacks else None
 
     @trio.lowlevel.disable_ki_protection  # application code, also where an event is told in a protected place
     def _tell(self, event: Event) -> Exception | None:

@@ -9,7 +9,7 @@ import trio
 from trio_util import AsyncBool
 
 from .errors import RuntimeClosed
-from .values import Outcome
+from .values import Outcome, RunResult
 
 __all__ = ["Life"]
 
@@ -71,10 +71,10 @@ class Life:
                 self._quiet.value = True
             self.settle()
 
-    def count(self, outcome: Outcome) -> None:
+    def count(self, how: RunResult | Outcome) -> None:
         """A run has ended so."""
-        self.ended[outcome.status] += 1
-        if outcome.abort is not None and outcome.abort.cause == "shutdown":
+        self.ended[how.status] += 1
+        if isinstance(how, Outcome) and how.abort is not None and how.abort.cause == "shutdown":
             self.shut_down += 1
 
     def settle(self) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from trio.testing import MockClock
 
-from goliath_actors._envelope import Envelope, RunOptions
+from goliath_actors._envelope import Envelope, RunOptions, Ties
 from goliath_actors._journal import RunJournal
 from goliath_actors._mailbox import Mailbox
 from goliath_actors.errors import RunAborted
@@ -36,9 +36,13 @@ def make_run(name: str = "r", *, replaces: bool = False) -> Envelope:
         None,
         RunOptions(),
         RunJournal(name, None),
-        lambda run, *, owned=False, to_end=False: nullcontext(),
-        lambda ask: run.face,
-        Nobody(),
+        Ties(
+            lambda run, *, owned=False, to_end=False: nullcontext(),
+            lambda ask: run.face,
+            Nobody(),
+            lambda run: None,
+            lambda *rewrite: None,
+        ),
         contextvars.copy_context(),
         0.0,
     )
