@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Literal
 
 import attrs
@@ -45,13 +46,19 @@ class ObserverLimits:
     _open: set[trio.CancelScope] = attrs.Factory(set)
 
     def shield(self) -> trio.CancelScope:
-        """Return a shield for one observer, to be given back with `done`: bounded by `finish_timeout`, else by the
+        """Return a shield for an observer, to be given back with `done`: bounded by `finish_timeout`, else by the
         shutdown's grace once there is a shutdown."""
         limit = self.limit
         deadline = math.inf if limit is None else trio.current_time() + limit
         scope = trio.CancelScope(shield=True, deadline=deadline)
         self._open.add(scope)
         return scope
+
+    def renew(self, scope: trio.CancelScope) -> None:
+        """Another observer begins under this shield, and has its own time."""
+        limit = self.limit
+        if limit is not None:
+            scope.deadline = trio.current_time() + limit
 
     def done(self, scope: trio.CancelScope) -> None:
         """The observer is over."""
@@ -102,11 +109,15 @@ class _Witness:
 
 
 class _Held:
-    """Holds back what leaves an observer until everybody was told: `fatal` if it ends the program (R12)."""
+    """Holds back what leaves an observer until everybody was told: `fatal` if it ends the program (R12).
 
-    __slots__ = ("fatal", "raised")
+    A cancellation is let through to the `shield` inside which it came, if that cuts the observer off.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_shield", "fatal", "raised")
+
+    def __init__(self, shield: trio.CancelScope | None = None) -> None:
+        self._shield = shield
         self.raised: BaseException | None = None
         self.fatal: BaseException | None = None
 
@@ -115,6 +126,8 @@ class _Held:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         if error is None:
+            return False
+        if self._shield is not None and self._shield.cancel_called and _has_cancelled(error):
             return False
         # Observers are told under a shield, where no cancellation arrives from outside.
         self.raised = _stray() if _only_cancelled(error) else single(error)
@@ -126,6 +139,12 @@ class _Held:
 def _only_cancelled(error: BaseException) -> bool:
     real = single(error)
     return real is None or isinstance(real, trio.Cancelled)
+
+
+def _has_cancelled(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(trio.Cancelled) is not None
+    return isinstance(error, trio.Cancelled)
 
 
 # Why a stray `Cancelled` goes no further: code of the run kept one to raise it later, or held a scope across a yield.
@@ -218,21 +237,17 @@ async def _conclude(
         error = _aborted(run, abort, replaced, journal)
         origin = "abort"
 
-    # Every observer that waits has a shield of its own; from one to the next there is no checkpoint either.
+    # Every observer that waits is under a shield; from one to the next there is no checkpoint either.
     held = _Held()
     try:
         if error is not None:
-            for hook in panel.hooks("on_error"):
-                question: Question = OnError(error, origin or "harness", tuple(journal.steps), journal.trace)
-                told = await _tell("on_error", hook, question, panel, limits)
-                fatal = fatal if told is None else told
-        hooks = panel.hooks("on_finish")
-        if hooks:
-            outcome = _outcome(finished, error, origin, abort, journal)
-            for hook in hooks:
-                question = OnFinish(outcome, tuple(journal.diagnostics))
-                told = await _tell("on_finish", hook, question, panel, limits)
-                fatal = fatal if told is None else told
+            ask = partial(_on_error, error, origin or "harness", journal)
+            told = await _tell("on_error", ask, panel, limits)
+            fatal = fatal if told is None else told
+        if panel.hears("on_finish"):
+            ask = partial(_on_finish, _outcome(finished, error, origin, abort, journal), journal)
+            told = await _tell("on_finish", ask, panel, limits)
+            fatal = fatal if told is None else told
         status, reason = _words(finished, error, abort)
         where = None if error is None else (abort.phase if abort is not None else phase)
         with held:
@@ -241,37 +256,113 @@ async def _conclude(
             journal.note("on_event", "on_event", held.raised, RunFinished.kind)
     finally:
         # Invariant (4): whatever happened, whoever waits is answered.
-        outcome = _outcome(finished, error, origin, abort, journal)
-        if error is not None and not run.replied:
-            _attach(error, journal)
-        run.end(outcome)
+        if error is None:
+            assert finished is not None
+            run.end(finished.result(journal, journal.trace))
+        else:
+            if not run.replied:
+                _attach(error, journal)
+            run.end(_outcome(finished, error, origin, abort, journal))
     return fatal if held.fatal is None else held.fatal
 
 
-async def _tell(row: str, hook: Hook, question: Question, panel: Panel, limits: ObserverLimits) -> BaseException | None:
-    """Tell one observer; return what out of it ends the program, so that the next is told too."""
-    journal = panel.journal
-    journal.enter(row)
-    limit, start = limits.limit, journal.since
-    scope: trio.CancelScope | None = None
-    waiting: Awaitable[object] | None = None
-    held = _Held()
-    with held:
-        waiting = panel.tell(row, hook, question)
-    # A plain method never waits: there is nothing to shield or to cut off. Once more if Ctrl-C came at the threshold.
-    while waiting is not None and (scope is None or _unbegun(waiting)):
-        scope = limits.shield()
-        with held, scope:
-            await panel.hear_out(row, hook, waiting)
-        limits.done(scope)
-    if scope is not None and scope.cancelled_caught:
-        cut = ObserverTimeout(limit if limit is not None else trio.current_time() - start)
-        journal.note(hook.extension, row, cut)
+def _on_error(error: BaseException, origin: str, journal: RunJournal) -> Question:
+    return OnError(error, origin, tuple(journal.steps), journal.trace)
+
+
+def _on_finish(outcome: Outcome, journal: RunJournal) -> Question:
+    return OnFinish(outcome, tuple(journal.diagnostics))
+
+
+async def _tell(
+    row: str, question: Callable[[], Question], panel: Panel, limits: ObserverLimits
+) -> BaseException | None:
+    """Tell every observer of a row, one after the other; return what out of the last such one ends the program."""
+    hooks = panel.hooks(row)
+    if not hooks:
+        return None
+    panel.journal.enter(row)
+    telling = _Telling(row, question, panel, limits, iter(hooks))
+    await telling.all()
+    return telling.fatal
+
+
+@attrs.define(eq=False)
+class _Telling:
+    """The observers of one row, being told one after the other."""
+
+    row: str
+    # Makes the question that an observer is asked now: one that was cut off before it has left a diagnostic.
+    question: Callable[[], Question]
+    panel: Panel
+    limits: ObserverLimits
+    rest: Iterator[Hook]
+    fatal: BaseException | None = None
+
+    async def all(self) -> None:
+        waiting = self._next()
+        while waiting is not None:
+            waiting = await self._shielded(*waiting)
+
+    def _next(self) -> tuple[Hook, Awaitable[object]] | None:
+        """Tell observers until one waits for something. A plain method never does: there is nothing to shield."""
+        for hook in self.rest:
+            held = _Held()
+            waiting: Awaitable[object] | None = None
+            with held:
+                waiting = self.panel.tell(self.row, hook, self.question())
+            self._note(hook, held)
+            if waiting is not None:
+                return hook, waiting
+        return None
+
+    async def _shielded(self, hook: Hook, waiting: Awaitable[object]) -> tuple[Hook, Awaitable[object]] | None:
+        """Hear an observer out, and under the same shield those behind it, until one of them is cut off or all were
+        told: a shield costs more than most observers. Each has its time from when it begins.
+
+        Returns: the one that is to be heard next, under a shield of its own.
+        """
+        further: tuple[Hook, Awaitable[object]] | None = None
+        limit, start = self.limits.limit, trio.current_time()
+        scope = self.limits.shield()
+        outside = _Held()
+        with outside, scope:
+            while True:
+                held = _Held(scope)
+                with held:
+                    await self.panel.hear_out(self.row, hook, waiting)
+                if held.raised is not None:
+                    self._note(hook, held)
+                    if held.fatal is not None and _unbegun(waiting):  # Ctrl-C at the threshold
+                        continue
+                further = self._next()
+                if further is None or (scope.deadline != math.inf and scope.cancel_called):
+                    break
+                hook, waiting = further
+                further = None
+                limit, start = self.limits.limit, trio.current_time()
+                self.limits.renew(scope)
+        self.limits.done(scope)
+        if scope.cancelled_caught:
+            self._cut_off(hook, limit if limit is not None else trio.current_time() - start)
+            further = self._next()
+        self._note(hook, outside)
+        return further
+
+    def _cut_off(self, hook: Hook, seconds: float) -> None:
+        journal, cut, held = self.panel.journal, ObserverTimeout(seconds), _Held()
+        journal.note(hook.extension, self.row, cut)
         with held:
-            journal.emit_closing(HookDecision, extension=hook.extension, phase=row, decision="cut-off", reason=str(cut))
-    if held.raised is not None:
-        journal.note(hook.extension, row, held.raised)
-    return held.fatal
+            journal.emit_closing(
+                HookDecision, extension=hook.extension, phase=self.row, decision="cut-off", reason=str(cut)
+            )
+        self._note(hook, held)
+
+    def _note(self, hook: Hook, held: _Held) -> None:
+        if held.raised is not None:
+            self.panel.journal.note(hook.extension, self.row, held.raised)
+        if held.fatal is not None:
+            self.fatal = held.fatal
 
 
 def _unbegun(waiting: object) -> bool:
