@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import attrs
 import msgspec
@@ -24,8 +24,13 @@ __all__ = [
     "EncodedEntry",
     "Unreadable",
     "decode_entry",
+    "decode_mapping",
     "decode_record",
     "encode_change",
+    "encode_entry",
+    "encode_mapping",
+    "encode_parts",
+    "finite",
     "idempotency_marks",
     "reencode_visibility",
 ]
@@ -95,7 +100,7 @@ class _Entry(msgspec.Struct, omit_defaults=True, gc=False):
 _encoder = msgspec.json.Encoder()
 _memory_decoder = msgspec.json.Decoder(_Memory)
 _entry_decoder = msgspec.json.Decoder(_Entry)
-_mapping_decoder: msgspec.json.Decoder[Mapping[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+_mapping_decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
 
 @attrs.frozen
@@ -125,19 +130,28 @@ def encode_change(change: Change) -> EncodedChange:
 
     Raises: `StoreError` if something in it is not JSON data; `ConfigError` for an entry without an id.
     """
-    memory: bytes | Unset | None = UNSET
-    if not isinstance(change.memory, Unset):
-        empty = not change.memory.summary and not change.memory.recent
-        memory = None if empty else _encode(_wire_memory(change.memory), "memory")
+    memory, metadata, private = encode_parts(change)
     return EncodedChange(
         memory=memory,
-        metadata=_encode_mapping(change.metadata, "metadata"),
-        private=_encode_mapping(change.private, "private metadata"),
+        metadata=metadata,
+        private=private,
         failures=change.failures,
-        append=tuple([_encode_entry(entry) for entry in change.append]),
+        append=tuple([encode_entry(entry) for entry in change.append]),
         visibility={id: (bool(pair[0]), bool(pair[1])) for id, pair in change.visibility.items()},
         truncate_after=change.truncate_after,
     )
+
+
+Part: TypeAlias = "bytes | Unset | None"
+
+
+def encode_parts(change: Change) -> tuple[Part, Part, Part]:
+    """Return memory, metadata and private data of a change as texts. As `encode_change`."""
+    memory: Part = UNSET
+    if not isinstance(change.memory, Unset):
+        empty = not change.memory.summary and not change.memory.recent
+        memory = None if empty else _encode(_wire_memory(change.memory), "memory")
+    return memory, _encode_part(change.metadata, "metadata"), _encode_part(change.private, "private metadata")
 
 
 def decode_record(
@@ -155,8 +169,8 @@ def decode_record(
     return Record(
         version,
         _NO_MEMORY if memory is None else _memory(_decode(_memory_decoder, _Memory, memory, "memory")),
-        {} if metadata is None else _decode(_mapping_decoder, dict, metadata, "metadata"),
-        {} if private is None else _decode(_mapping_decoder, dict, private, "private metadata"),
+        {} if metadata is None else decode_mapping(metadata, "metadata"),
+        {} if private is None else decode_mapping(private, "private metadata"),
         failures,
         entries_count,
     )
@@ -192,20 +206,40 @@ def idempotency_marks(idempotency_key: str) -> tuple[bytes, ...]:
 _NO_MEMORY = Memory()
 
 
-def _encode_mapping(mapping: Mapping[str, Any] | Unset, what: str) -> bytes | Unset | None:
+def _encode_part(mapping: Mapping[str, Any] | Unset, what: str) -> Part:
     if isinstance(mapping, Unset):
         return UNSET
-    return _encode(dict(mapping), what) if mapping else None
+    return encode_mapping(mapping, what) if mapping else None
 
 
-def _encode_entry(entry: Entry) -> EncodedEntry:
+def encode_mapping(mapping: Mapping[str, Any], what: str) -> bytes:
+    """Return a mapping of `what` as a text.
+
+    Raises: `StoreError` if something in it is not JSON data.
+    """
+    return _encode(dict(mapping), what)
+
+
+def decode_mapping(text: bytes, what: str) -> dict[str, Any]:
+    """Return the mapping, new throughout.
+
+    Raises: `Unreadable`.
+    """
+    return _decode(_mapping_decoder, dict, text, what)
+
+
+def encode_entry(entry: Entry) -> EncodedEntry:
+    """Return an entry as texts.
+
+    Raises: `StoreError` if something in it is not JSON data; `ConfigError` for an entry without an id.
+    """
     if not entry.id:
         raise ConfigError("an entry needs an id; an empty one cannot be told from 'no entry at all'")
     what = f"entry {entry.id!r}"
     private = dict(entry.private)
     key = private.get("idempotency_key")
     wire = _Entry(
-        _finite(entry.at, what),
+        finite(entry.at, what),
         entry.role,
         _wire_message(entry.message),
         entry.transcript_visible,
@@ -246,7 +280,11 @@ def _decode(decoder: msgspec.json.Decoder[T], type_: type[Any], text: bytes, wha
         return value
 
 
-def _finite(at: float, what: str) -> float:
+def finite(at: float, what: str) -> float:
+    """Return a time of `what`.
+
+    Raises: `StoreError` if it is none.
+    """
     if not math.isfinite(at):
         raise StoreError(f"the {what} cannot be stored: its time is {at}; use seconds since the epoch")
     return at
@@ -260,7 +298,7 @@ def _wire_exchange(exchange: Exchange) -> _Exchange:
     return _Exchange(
         exchange.ask,
         exchange.answer,
-        _finite(exchange.at, "memory"),
+        finite(exchange.at, "memory"),
         exchange.best_effort,
         tuple([_wire_step(step) for step in exchange.steps]),
     )

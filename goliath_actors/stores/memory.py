@@ -1,13 +1,13 @@
 """A store in this process's memory: the default, and what tests use.
 
-Conversations are kept as JSON texts, as in a file: nothing is shared with callers, what could not
-be written to a file is refused here too, and an idle conversation costs little more than its text.
+What callers could change is kept as JSON text, as in a file, and what could not be written to a file is refused here,
+too. Texts, which nobody can change, are shared with callers: an idle conversation costs little more than those.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from itertools import islice
 from typing import final
 
@@ -17,7 +17,8 @@ import trio
 from goliath_actors.abc import Change, Entry, Record, Unset
 from goliath_actors.values import Page
 
-from ._codec import EncodedChange, decode_entry, decode_record, encode_change, idempotency_marks, reencode_visibility
+from ._codec import decode_record, encode_parts, idempotency_marks
+from ._packed import Packed, has_mark, pack, reshow, unpack
 from ._rules import (
     Lease,
     check_lease,
@@ -42,7 +43,7 @@ class _Conversation:
     private: bytes | None = None
     failures: int = 0
     # Invariant: in order of append, so that the n-th one has position n.
-    entries: dict[str, bytes] | None = None
+    entries: dict[str, Packed] | None = None
 
     def record(self, entries_count: int) -> Record:
         return decode_record(self.version, self.memory, self.metadata, self.private, self.failures, entries_count)
@@ -80,34 +81,26 @@ class InMemoryStore:
         Raises: `StoreConflict`; `StoreError` for an id that is taken (in `append`) or unknown (in `visibility` and
         `truncate_after`) and for what is not JSON data. Nothing is changed then.
         """
-        encoded = encode_change(change)
+        # Taken before the checkpoint: what the caller does to its containers meanwhile changes nothing.
+        parts, failures = encode_parts(change), change.failures
+        packed = [(entry.id, pack(entry)) for entry in change.append]
+        visibility = {id: (bool(pair[0]), bool(pair[1])) for id, pair in change.visibility.items()}
         await trio.lowlevel.checkpoint()
-        return self._commit(key, encoded, expect, token)
-
-    def _commit(self, key: str, change: EncodedChange, expect: int | None, token: int | None) -> Record:
         conversation = self._conversations.get(key)
         lease = self._leases.get(key)
         check_turn(key, conversation.version if conversation else 0, expect, lease.token if lease else 0, token)
         entries = (conversation.entries if conversation else None) or {}
         dropped = _dropped(key, entries, change.truncate_after)
-        added: dict[str, bytes] = {}
-        for entry in change.append:
-            if entry.id in added or (entry.id in entries and entry.id not in dropped):
-                raise duplicate_id(key, entry.id)
-            added[entry.id] = entry.body
-        changed: dict[str, bytes] = {}
-        for id, visible in change.visibility.items():
-            body = added.get(id) or (entries.get(id) if id not in dropped else None)
-            if body is None:
-                raise unknown_id(key, id)
-            changed[id] = reencode_visibility(body, visible)
+        added = _added(key, packed, entries, dropped)
+        changed = _changed(key, visibility, added, entries, dropped) if visibility else {}
         old = conversation or _Conversation()
+        memory, metadata, private = parts
         new = _Conversation(
             old.version + 1,
-            old.memory if isinstance(change.memory, Unset) else change.memory,
-            old.metadata if isinstance(change.metadata, Unset) else change.metadata,
-            old.private if isinstance(change.private, Unset) else change.private,
-            old.failures if isinstance(change.failures, Unset) else change.failures,
+            old.memory if isinstance(memory, Unset) else memory,
+            old.metadata if isinstance(metadata, Unset) else metadata,
+            old.private if isinstance(private, Unset) else private,
+            old.failures if isinstance(failures, Unset) else failures,
         )
         record = new.record(len(entries) - len(dropped) + len(added))
         # Nothing below can fail: this is what makes the change atomic.
@@ -146,7 +139,7 @@ class InMemoryStore:
         else:
             # Histories are mostly read from their end; a dict is quick to walk from there, too.
             found = list(islice(reversed(entries.items()), count - page.last, count - page.last + size))[::-1]
-        return Page([decode_entry(id, body) for id, body in found], page.anchor, page.next)
+        return Page([unpack(id, packed) for id, packed in found], page.anchor, page.next)
 
     async def forget(self, key: str) -> None:
         """Delete the record and its entries; a lease on the conversation stays. See `Store.forget`."""
@@ -173,9 +166,9 @@ class InMemoryStore:
         await trio.lowlevel.checkpoint()
         conversation = self._conversations.get(key)
         marks = idempotency_marks(idempotency_key)
-        for id, body in ((conversation.entries if conversation else None) or {}).items():
-            if any(mark in body for mark in marks):
-                entry = decode_entry(id, body)
+        for id, packed in ((conversation.entries if conversation else None) or {}).items():
+            if has_mark(packed, marks):
+                entry = unpack(id, packed)
                 if entry.private.get("idempotency_key") == idempotency_key:
                     return entry
         return None
@@ -206,9 +199,12 @@ class InMemoryStore:
             self._leases = {key: attrs.evolve(lease, owner=None) for key, lease in self._leases.items()}
 
 
-def _dropped(key: str, entries: dict[str, bytes], truncate_after: str | None) -> set[str]:
+_NONE: frozenset[str] = frozenset()
+
+
+def _dropped(key: str, entries: dict[str, Packed], truncate_after: str | None) -> Set[str]:
     if truncate_after is None:
-        return set()
+        return _NONE
     if not truncate_after:
         return set(entries)
     if truncate_after not in entries:
@@ -219,3 +215,30 @@ def _dropped(key: str, entries: dict[str, bytes], truncate_after: str | None) ->
             break
         dropped.add(id)
     return dropped
+
+
+def _added(
+    key: str, packed: Sequence[tuple[str, Packed]], entries: dict[str, Packed], dropped: Set[str]
+) -> dict[str, Packed]:
+    added: dict[str, Packed] = {}
+    for id, entry in packed:
+        if id in added or (id in entries and id not in dropped):
+            raise duplicate_id(key, id)
+        added[id] = entry
+    return added
+
+
+def _changed(
+    key: str,
+    visibility: Mapping[str, tuple[bool, bool]],
+    added: dict[str, Packed],
+    entries: dict[str, Packed],
+    dropped: Set[str],
+) -> dict[str, Packed]:
+    changed: dict[str, Packed] = {}
+    for id, visible in visibility.items():
+        entry = added.get(id) or (entries.get(id) if id not in dropped else None)
+        if entry is None:
+            raise unknown_id(key, id)
+        changed[id] = reshow(entry, visible)
+    return changed
