@@ -56,11 +56,11 @@ class Round:
         """
         calls = [_read(work, call, offered, refusal) for call in made]
         # What could be read of the arguments is kept beside their text.
-        known = tuple(
-            attrs.evolve(one, input=None if call.checked is _UNREAD else call.input)
+        known = [
+            ToolCall(one.id, one.name, one.arguments, None if call.checked is _UNREAD else call.input)
             for one, call in zip(made, calls, strict=True)
-        )
-        return cls(work, known, calls)
+        ]
+        return cls(work, tuple(known), calls)
 
     @property
     def executed(self) -> tuple[ToolCall, ...]:
@@ -172,6 +172,10 @@ class Round:
 
     async def _one(self, call: Call) -> None:
         """Execute one call, up to where its tool suspends: then it waits, and unwinds like one that is cancelled."""
+        if not call.tool.takes_context:  # it has nothing to suspend with
+            await execute(self.work, call)
+            call.waiting = None
+            return
         with trio.CancelScope() as scope:
             call.suspend = _suspending(call, scope)
             await execute(self.work, call)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, Literal, SupportsIndex, final
 
 import attrs
@@ -75,14 +75,21 @@ class PromptCounts:
     _sums: list[int] = attrs.Factory(list)
     # System texts and schemas: they change seldom.
     _fixed: dict[str, int] = attrs.Factory(dict)
+    # The prompt that was counted last, and its tokens: a step counts its own first as what it would be, then as it is.
+    _last: tuple[tuple[Message, ...], str, int] | None = None
 
-    def count(self, messages: Sequence[Message], schemas: str) -> int:
+    def count(self, messages: tuple[Message, ...], schemas: str) -> int:
         """Return the tokens of a prompt, `PROMPT_OVERHEAD` included; texts that are separate messages count apart.
 
         Raises: ValueError if the token counter answers with no valid count; whatever the counter itself raises.
         """
-        first = next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
-        body = tuple(messages[first:])
+        last = self._last
+        if last is not None and last[0] == messages and last[1] == schemas:  # mostly of the same objects, and so quick
+            return last[2]
+        first, count = 0, len(messages)
+        while first < count and messages[first].role == "system":
+            first += 1
+        body = messages[first:]
         alike = self._alike(body)
         del self._sums[alike:]
         self._body = body[:alike]  # what was counted, should the counter raise
@@ -91,8 +98,12 @@ class PromptCounts:
             total += self._of(message)
             self._sums.append(total)
         self._body = body
-        fixed = [*(message.text for message in messages[:first]), schemas]
-        return total + sum(self._known(text) for text in fixed if text) + PROMPT_OVERHEAD
+        for text in (*[message.text for message in messages[:first]], schemas):
+            if text:
+                total += self._known(text)
+        total += PROMPT_OVERHEAD
+        self._last = messages, schemas, total
+        return total
 
     def _alike(self, body: tuple[Message, ...]) -> int:
         """Return how many messages are those that were counted last. Compares the same objects, which takes no time."""
@@ -103,8 +114,11 @@ class PromptCounts:
         return alike
 
     def _of(self, message: Message) -> int:
-        texts = [message.text, *(f"{call.name} {call.arguments}" for call in message.tool_calls)]
-        return sum(self.counter.count(text) + 1 for text in texts if text)  # 1 for what parts it from the next
+        count = self.counter.count
+        tokens = count(message.text) + 1 if message.text else 0  # 1 for what parts it from the next
+        for call in message.tool_calls:
+            tokens += count(f"{call.name} {call.arguments}") + 1
+        return tokens
 
     def _known(self, text: str) -> int:
         if text not in self._fixed:

@@ -61,13 +61,16 @@ def _sendable_call(call: ToolCall, known: Collection[str]) -> ToolCall:
 
 def _is_object(text: str) -> bool:
     try:
-        return isinstance(json.loads(text, parse_constant=_refuse), dict)
+        return isinstance(_STRICT.decode(text), dict)
     except (ValueError, RecursionError):
         return False
 
 
 def _refuse(word: str) -> None:
     raise ValueError(word)
+
+
+_STRICT = json.JSONDecoder(parse_constant=_refuse)
 
 
 def unique_calls(calls: Iterable[ToolCall], taken: Collection[str]) -> tuple[ToolCall, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-__all__ = ["FrozenDict", "FrozenList", "freeze", "thaw"]
+__all__ = ["ATOMS", "FrozenDict", "FrozenList", "freeze", "thaw"]
 
 
 def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
@@ -57,13 +57,13 @@ class FrozenList(list[Any]):
 
 
 # Checked first, by type: most of what data holds is one of these, and an abstract class is slow to ask.
-_ATOMS = frozenset({str, int, float, bool, type(None)})
+ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
 def freeze(value: Any) -> Any:
     """Return `value` with every mapping and sequence inside it made read-only; other objects are passed as they are."""
     kind = type(value)
-    if kind in _ATOMS or kind is FrozenDict or kind is FrozenList:
+    if kind in ATOMS or kind is FrozenDict or kind is FrozenList:
         return value
     if kind is dict or isinstance(value, Mapping):
         return FrozenDict({key: freeze(item) for key, item in value.items()})
@@ -75,7 +75,7 @@ def freeze(value: Any) -> Any:
 def thaw(value: Any) -> Any:
     """Return a plain, writable, independent copy of the containers in `value`; other objects are passed as they are."""
     kind = type(value)
-    if kind in _ATOMS:
+    if kind in ATOMS:
         return value
     if kind is dict or kind is FrozenDict or isinstance(value, Mapping):
         return {key: thaw(item) for key, item in value.items()}

@@ -6,7 +6,6 @@ Used by the request room, which makes the attempts.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -15,7 +14,7 @@ import trio
 
 from ._decisions import StreamVerdict
 from ._provider import CounterFailed, bare, counting, describe, exhausted
-from ._stream import Heard, Screen, replayed
+from ._stream import Heard, Screen, Source, replayed
 from ._text import estimate
 from ._work import Work
 from .abc import Model, ModelEvent, ModelRequest, ModelResponse, ModelText
@@ -30,14 +29,15 @@ __all__ = ["Generation"]
 class Generation:
     """One call of a model. `tokens` is what its prompt was counted at; `visible` sends its text to the screen.
 
-    `scope` is cancelled, and `verdicts` filled, when a transform ends the reply through its control.
+    `scope` is cancelled, and `verdicts` filled, when a transform ends the reply through its control; None without
+    transforms.
     """
 
     work: Work
     screen: Screen
     visible: bool
     tokens: int
-    scope: trio.CancelScope
+    scope: trio.CancelScope | None
     verdicts: list[StreamVerdict]
     heard: Heard = attrs.Factory(Heard)
 
@@ -135,19 +135,16 @@ class Generation:
         self.work.journal.blame(failure, "model")
         return failure
 
-    async def _consume(self, source: AsyncIterator[ModelEvent]) -> ModelResponse:
+    async def _consume(self, source: Source) -> ModelResponse:
         if self.visible:
             return await self._show(source)
-        async for _ in source:
-            pass
+        await source.drain(None)
         return self.heard.response(self.heard)
 
-    async def _show(self, source: AsyncIterator[ModelEvent]) -> ModelResponse:
+    async def _show(self, source: Source) -> ModelResponse:
         """Send a reply through `transform_stream`; what comes out is what is emitted and returned (T9)."""
-        if not self.work.panel.hears("transform_stream"):
-            async for event in source:
-                if isinstance(event, ModelText) and event.text:
-                    self.screen.show(event.text)
+        if self.scope is None or not self.work.panel.hears("transform_stream"):
+            await source.drain(self.screen.show)
             return self.heard.response(self.heard)
         out = Heard()
         async with self.work.panel.pipe("transform_stream", source, self.scope, self.verdicts) as stream:

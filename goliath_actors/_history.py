@@ -48,6 +48,8 @@ class History:
     # Invariant: compose(sendable) == (*_settled, *compose(sendable[_split:])), whatever is appended.
     _settled: list[Message] = attrs.Factory(list)
     _split: int = 0
+    # What `messages` gave last, None since something came or went: a step asks for it more than once.
+    _shown: tuple[tuple[Message, ...], int] | None = None
 
     def add(self, entry: Entry, shown: Message) -> None:
         """Take an entry in, a summary in front of everything; `shown` is the message that a model sees of it."""
@@ -58,6 +60,7 @@ class History:
         if entry.role == "tool" and message.tool_call_id is not None:
             self.open.pop(message.tool_call_id, None)
         if entry.context_visible:
+            self._shown = None
             self.weight += _weight(message)
             if entry.role == "summary":
                 self.kept.insert(0, entry)
@@ -79,13 +82,16 @@ class History:
             self.open.pop(call_id, None)
 
     def _unsettle(self) -> None:
+        self._shown = None
         self._settled.clear()
         self._split = 0
 
     def messages(self) -> tuple[tuple[Message, ...], int]:
         """Return the messages as a model is shown them, and how many of them will stay as they are."""
-        self._settle()
-        return (*self._settled, *compose(self.sendable[self._split :])), len(self._settled)
+        if self._shown is None:
+            self._settle()
+            self._shown = (*self._settled, *compose(self.sendable[self._split :])), len(self._settled)
+        return self._shown
 
     def _settle(self) -> None:
         """Compose once what lies before the last ask: its message ends what went before, if its calls are closed."""
@@ -104,7 +110,10 @@ class History:
 
 
 def _weight(message: Message) -> int:
-    return ENTRY_WEIGHT + len(message.text) + sum(len(call.arguments) for call in message.tool_calls)
+    weight = ENTRY_WEIGHT + len(message.text)
+    for call in message.tool_calls:
+        weight += len(call.arguments)
+    return weight
 
 
 def _begins(message: Message) -> bool:

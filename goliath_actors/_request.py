@@ -19,7 +19,7 @@ from ._budget import PromptCounts, count_prompt, source_of
 from ._decisions import StreamVerdict
 from ._frozen import freeze
 from ._generation import Generation
-from ._provider import CounterFailed, Failure, classify, describe, prompt_parts, schemas_text
+from ._provider import CounterFailed, Failure, classify, describe, prompt_parts
 from ._stream import Screen
 from ._work import Route, Work
 from .abc import Model, ModelRequest, ModelResponse, ToolSpec
@@ -60,6 +60,8 @@ class Wanted:
     compactable: bool = False
     # Counts message by message, for a prompt that begins as the last one did; None: the prompt is counted as a whole.
     counts: PromptCounts | None = None
+    # What of schema and tools costs tokens, for `counts`.
+    words: str = ""
 
     @property
     def visible(self) -> bool:
@@ -155,7 +157,8 @@ class _Asking:
     broken: Exception | None = None
     streamed: ModelResponse | None = None
     generation: Generation | None = None
-    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    # Only a transform ends an attempt from inside; every other attempt is spared the scope.
+    scope: trio.CancelScope | None = None
     verdicts: list[StreamVerdict] = attrs.Factory(list)
 
     def pause(self, failure: Failure) -> float | None:
@@ -198,23 +201,27 @@ class _Asking:
             return Failure("context-budget", too_large, over_budget=True)
         await trio.lowlevel.checkpoint_if_cancelled()
         request = ModelRequest(
-            role=wanted.role,
-            messages=messages,
-            schema=None if wanted.schema is None else freeze(wanted.schema),
-            tools=wanted.tools,
-            settings=freeze(wanted.route.settings),
-            provider_options=freeze(wanted.route.provider_options),
-            max_output_tokens=wanted.output_cap,
-            attempt=number,
+            wanted.role,
+            messages,
+            None if wanted.schema is None else freeze(wanted.schema),
+            wanted.tools,
+            freeze(wanted.route.settings),
+            freeze(wanted.route.provider_options),
+            wanted.output_cap,
+            number,
         )
-        question = _Attempt(request, number, _name_of(wanted.route.model), route=wanted.route)
-        self.scope, self.streamed, self.failed, self.too_large = trio.CancelScope(), None, [], None
+        question = _Attempt(request, number, _name_of(wanted.route.model), wanted.route)
+        self.scope = trio.CancelScope() if wanted.visible and work.panel.hears("transform_stream") else None
+        self.streamed = self.too_large = None
+        self.failed = []
         problem: Exception | None = None
         reply: Reply | None = None
-        # Only a transform ends an attempt from inside; every other attempt is spared the scope.
-        with self.scope if wanted.visible and work.panel.hears("transform_stream") else nullcontext():
+        with self.scope or nullcontext():
             try:
-                response = await work.panel.nest("around_model", question, self._generate, self._patched)
+                if work.panel.hears("around_model"):
+                    response = await work.panel.nest("around_model", question, self._generate, self._patched)
+                else:
+                    response = await self._generate(question)
                 if self.broken is None:
                     reply = Reply(await self._canonical(response))
             except Exception as error:  # noqa: BLE001  # sorted below: ours, an extension's, or the provider's
@@ -253,7 +260,7 @@ class _Asking:
         wanted, counter = self.wanted, self.work.counter
         try:
             if wanted.counts is not None:
-                self.tokens = wanted.counts.count(messages, schemas_text(wanted.schema, wanted.tools))
+                self.tokens = wanted.counts.count(messages, wanted.words)
             else:
                 self.tokens = count_prompt(counter, *prompt_parts(messages, wanted.schema, wanted.tools))
         except Exception as error:  # the counter is the application's; whatever it raises is a provider failure
@@ -320,7 +327,7 @@ class _Asking:
         """An answer of `around_model` that is not what the last `call_next` streamed is sent through
         `transform_stream` as if it had been, after a retraction if text was out."""
         last = self.streamed
-        if not self.wanted.visible or (last is not None and response.message == last.message):
+        if not self.wanted.visible or response is last or (last is not None and response.message == last.message):
             return response
         self.screen.retract()
         return await self._new_generation().replay(response)

@@ -5,7 +5,7 @@ Used by the room that makes one generation.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import attrs
@@ -75,16 +75,30 @@ class Heard:
         """Return an iterator over a model's events that takes note of each."""
         return Source(self, events)
 
-    def take(self, event: ModelEvent) -> None:
-        """Add one event."""
+    def take(self, event: object) -> None:
+        """Add one event.
+
+        Raises: `ModelError` for what is none.
+        """
         if isinstance(event, ModelText):
             self.texts.append(event.text)
         elif isinstance(event, ModelToolCall):
-            self.calls.setdefault(event.index, _Pieces()).take(event)
+            pieces = self.calls.get(event.index)
+            if pieces is None:
+                pieces = self.calls[event.index] = _Pieces()
+            pieces.take(event)
         elif isinstance(event, ModelUsage):
             self.usage = event.usage  # running totals: a later one replaces an earlier one
-        else:
+        elif isinstance(event, ModelDone):
             self.finish = event.finish_reason
+        else:
+            raise ModelError(f"the model yielded {type(event).__name__}, which is no model event")
+
+    def cut_off(self) -> ModelUnavailable | None:
+        """Return the error of a stream that ends here without having said that the reply is complete."""
+        if self.finish is not None:
+            return None
+        return ModelUnavailable("the stream ended before the reply was complete", partial=self.text)
 
     @property
     def text(self) -> str:
@@ -139,24 +153,55 @@ class Source:
     def __aiter__(self) -> Source:
         return self
 
+    def _begun(self) -> AsyncIterator[Any]:
+        if self._iterator is None:
+            self._iterator = aiter(self._events)
+        return self._iterator
+
     async def __anext__(self) -> ModelEvent:
         heard = self._heard
         try:
-            if self._iterator is None:
-                self._iterator = aiter(self._events)
-            event: ModelEvent = await self._iterator.__anext__()
-            if not isinstance(event, ModelEvent):
-                raise ModelError(f"the model yielded {type(event).__name__}, which is no model event")
+            event: ModelEvent = await self._begun().__anext__()
+            heard.take(event)
+            return event
         except StopAsyncIteration:
-            if heard.finish is not None:
+            heard.error = heard.cut_off()
+            if heard.error is None:
                 raise
-            heard.error = ModelUnavailable("the stream ended before the reply was complete", partial=heard.text)
             raise heard.error from None
         except Exception as error:
             heard.error = error
             raise
-        heard.take(event)
-        return event
+
+    async def drain(self, show: Callable[[str], None] | None) -> None:
+        """Take every event that is left, as if by iterating, with no step in between: there may be thousands.
+
+        Arguments: `show` gets each piece of text.
+
+        Raises: also what `show` raised, which is not noted.
+        """
+        heard, shown_badly = self._heard, None
+        try:
+            following = self._begun().__anext__
+            while True:
+                event = await following()
+                heard.take(event)
+                if show is not None and isinstance(event, ModelText) and event.text:
+                    try:
+                        show(event.text)
+                    except Exception as error:
+                        shown_badly = error
+                        raise
+        except StopAsyncIteration as error:
+            if error is shown_badly:
+                raise
+            heard.error = heard.cut_off()
+        except Exception as error:
+            if error is not shown_badly:
+                heard.error = error
+            raise
+        if heard.error is not None:
+            raise heard.error
 
     async def aclose(self) -> None:
         """Close the model's iterator, if it can be closed."""

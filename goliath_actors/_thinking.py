@@ -16,6 +16,7 @@ from ._batch import CUT_OFF
 from ._compact import Compaction, compact, step_limit
 from ._composition import compose, system_text, unique_calls
 from ._decisions import StreamVerdict, combine
+from ._frozen import FrozenDict
 from ._provider import Failure, schemas_text
 from ._request import Reply, Wanted, ask_model
 from ._step_thread import step_thread
@@ -42,6 +43,8 @@ NO_STEPS_LEFT = "Not executed: the run had no steps left."  # read by later runs
 EMPTY_REPLY = "Your last reply was empty. Answer, or call a tool."
 GO_ON = "Go on."
 
+_NOTHING: Mapping[str, Tool] = FrozenDict()
+
 
 # --- values ---------------------------------------------------------------------------------------------------------
 
@@ -55,7 +58,7 @@ class Thought:
     """
 
     plan: Plan
-    offered: dict[str, Tool]
+    offered: Mapping[str, Tool]
     refusal: str | None = None
     output: Any = None
     private: dict[str, Any] = attrs.field(factory=dict)
@@ -79,10 +82,23 @@ class _Resolving(ResolveContext):
 
 @attrs.frozen(eq=False)
 class _Context:
-    """What a step's request is made of, and how many of its messages are composed for good."""
+    """What a step's request is made of, and how many of its messages are composed for good.
+
+    `valid`: they are composed, all of them, as long as nothing comes behind them.
+    """
 
     messages: tuple[Message, ...]
     settled: int
+    valid: bool
+
+
+@attrs.frozen(eq=False)
+class _Offer:
+    """Tools that a model is told about: as a provider is, and, with the reply's schema, in words that cost tokens."""
+
+    tools: Mapping[str, Tool]
+    specs: tuple[ToolSpec, ...]
+    words: str
 
 
 @attrs.frozen(eq=False)
@@ -90,7 +106,7 @@ class _Asked:
     """A complete reply, and the tools that the model had been told about."""
 
     reply: Reply
-    offered: dict[str, Tool]
+    offered: Mapping[str, Tool]
 
 
 @attrs.frozen(eq=False)
@@ -116,6 +132,10 @@ class Thinker:
     max_steps: int
     hook_retries: int
     compaction: Compaction | None
+    # What was offered last, and the system message that was made last: mostly the next step's are the same. So that its
+    # messages are the same objects, too, which models know again by that.
+    _offer: _Offer | None = None
+    _head: tuple[Message, ...] = ()
     # Model calls so far, those of rejected replies included.
     calls: int = 0
     # Reasons for which a compaction was tried that did not help: it is not repeated in this run.
@@ -174,6 +194,7 @@ class Thinker:
     async def _resolve(self) -> _Context:
         """Compose the step's context around `resolve_context`; what was said for this run only comes behind it."""
         history, settled = self.transcript.messages()
+        behind = self.work.messages
         messages = history
         if self.work.panel.hears("resolve_context"):
             question = _Resolving(None, history, step_thread(self.transcript), bool(self.work.messages))
@@ -193,8 +214,9 @@ class Thinker:
                 return made[-1]
 
             messages = tuple(await self.work.panel.nest("resolve_context", question, inner, patched, memoised=True))
-            settled = 0 if messages != history else settled
-        return _Context((*messages, *self.work.messages), settled)
+            if messages != history:
+                return _Context((*messages, *behind), 0, False)
+        return _Context((*messages, *behind) if behind else messages, settled, not behind)
 
     async def _ask(
         self, context: _Context, attempt: int, notes: Sequence[Message]
@@ -203,25 +225,26 @@ class Thinker:
         work = self.work
         self.calls += 1
         # On the last step nothing is offered, so that there is nothing left to do but to answer.
-        tools = {} if self.last else dict(work.tools)
-        question = BeforePlan(
-            work.ask,
-            tuple(tool.descriptor for tool in tools.values()),
-            "",
-            tuple(work.journal.steps),
-            attempt,
-            work.known,
-        )
-        patches: Sequence[Any] = ()
+        tools: Mapping[str, Tool] = _NOTHING if self.last else work.tools
+        context_text, patch = "", None
         if work.panel.hears("before_plan"):
+            descriptors = tuple([tool.descriptor for tool in tools.values()])
+            question = BeforePlan(work.ask, descriptors, "", tuple(work.journal.steps), attempt, work.known)
             decision = await work.panel.decide("before_plan", question)
-            question, patches = decision.question, decision.patches
-        patch = combine(patches)
-        offered = {descriptor.name: tools[descriptor.name] for descriptor in question.tools}
-        head, tail = context.messages[: context.settled], context.messages[context.settled :]
-        messages = (*self._system(question.context_text), *head, *compose([*tail, *(patch.messages or ()), *notes]))
+            context_text = decision.question.context_text
+            if decision.patches:
+                patch = combine(decision.patches)
+            if decision.question.tools != descriptors:
+                tools = {descriptor.name: tools[descriptor.name] for descriptor in decision.question.tools}
+        offer, behind = self._offered(tools), (patch.messages or ()) if patch is not None else ()
+        messages = context.messages
+        if notes or behind or not context.valid:
+            head, tail = messages[: context.settled], messages[context.settled :]
+            messages = (*head, *compose([*tail, *behind, *notes]))
+        messages = (*self._system(context_text), *messages)
         # Providers refuse a request that ends with a reply, and many refuse one of instructions alone.
-        if (messages and messages[-1].role == "assistant") or all(one.role == "system" for one in messages):
+        last = messages[-1].role if messages else "system"
+        if last == "assistant" or (last == "system" and all(one.role == "system" for one in messages)):
             messages = (*messages, Message("user", GO_ON))
         wanted = Wanted(
             role="step",
@@ -229,15 +252,16 @@ class Thinker:
             render=lambda short: messages,
             limit=step_limit(work.window),
             output_cap=None,
-            route=Route.of(work).patched(patch),
+            route=Route.of(work) if patch is None else Route.of(work).patched(patch),
             schema=None if work.output is None else work.output.schema,
-            tools=_specs(offered),
+            tools=offer.specs,
             counts=self.transcript.counts,
+            words=offer.words,
         )
         work.journal.enter("step")
         result = await ask_model(work, wanted, self.screen)
         if isinstance(result, Reply):
-            return _Asked(result, offered)
+            return _Asked(result, tools)
         if isinstance(result, Failure):
             return result
         if result.kind == "retry":
@@ -254,7 +278,18 @@ class Thinker:
         work = self.work
         note = LAST_STEP if self.last and (work.tools or self.max_steps > 1) else ""
         text = system_text((work.instructions, work.panel.instructions()), work.facts, context_text, note)
-        return (Message("system", text),) if text else ()
+        if not text:
+            return ()
+        if not self._head or self._head[0].text != text:
+            self._head = (Message("system", text),)
+        return self._head
+
+    def _offered(self, tools: Mapping[str, Tool]) -> _Offer:
+        if self._offer is None or self._offer.tools is not tools:
+            specs = tuple([tool.spec for tool in tools.values()])
+            schema = None if self.work.output is None else self.work.output.schema
+            self._offer = _Offer(tools, specs, schemas_text(schema, specs))
+        return self._offer
 
     async def _reviewed(self, asked: _Asked | _Rejected, attempt: int) -> Thought | Said | _Rejected:
         """Make a plan of a reply, ask `after_plan`, and check a structured answer."""
@@ -294,7 +329,7 @@ class Thinker:
         work.journal.emit(PlanMade, index=len(work.journal.steps), plan_kind=plan.kind, tool=name)
         offered, refusal = asked.offered, CUT_OFF if asked.reply.cut_off else None
         if self.last:  # nothing was offered, and still a call of a tool that the agent has is to be told as one
-            offered, refusal = dict(work.tools), refusal or NO_STEPS_LEFT
+            offered, refusal = work.tools, refusal or NO_STEPS_LEFT
         finish = asked.reply.response.finish_reason
         return Thought(plan, offered, refusal, output, {"finish_reason": finish})
 
@@ -323,12 +358,7 @@ class Thinker:
         """Count what a plain step would send; None if the counter fails, which the request itself will tell."""
         work = self.work
         messages = (*self._system(""), *self.transcript.messages()[0], *work.messages)
-        schema = None if work.output is None else work.output.schema
         try:
-            return self.transcript.counts.count(messages, schemas_text(schema, _specs(work.tools)))
+            return self.transcript.counts.count(messages, self._offered(work.tools).words)
         except Exception:  # noqa: BLE001  # the counter is the application's
             return None
-
-
-def _specs(tools: Mapping[str, Tool]) -> tuple[ToolSpec, ...]:
-    return tuple([tool.spec for tool in tools.values()])

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
-import attrs
 import trio
 
 from ._budget import ContentBudgets
@@ -29,7 +27,7 @@ from .errors import ConfigError, ToolFailure, ToolInputError, ToolInterrupted, T
 from .events import ToolFinished, ToolStarted
 from .hooks import AfterTool, AfterTools, AroundTool
 from .tools import ToolOutcome
-from .values import Step, ToolCall
+from .values import Step, StepStatus, ToolCall
 
 __all__ = [
     "RESULT_CHARS",
@@ -61,8 +59,11 @@ UNFORMATTED = "Completed. The output could not be put into words."
 # --- the record -----------------------------------------------------------------------------------------------------
 
 
-def provisional(work: Work, call: Call) -> Step:
-    """Return the step as it stands before the tool starts: it may have happened (invariant 9)."""
+def provisional(work: Work, call: Call, output: Any = None) -> Step:
+    """Return the step as it stands before the tool starts: it may have happened (invariant 9).
+
+    Arguments: `output`, that of an earlier call, of one whose result is taken from there.
+    """
     outcome = call.outcome
     unfinished = UNFINISHED_WRITE if call.tool.writes else UNFINISHED
     return Step(
@@ -77,23 +78,39 @@ def provisional(work: Work, call: Call) -> Step:
         extension=None if outcome is None else outcome.extension,
         from_step=None if outcome is None else outcome.from_step,
         result=unfinished if outcome is None else call.result,
+        output=output,
         writes=call.tool.writes,
     )
 
 
 def record(work: Work, call: Call, output: Any = None) -> None:
     """Put the call's step into the journal and say that it began. From here on `close` must be called."""
-    step = provisional(work, call)
-    if output is not None:
-        step = attrs.evolve(step, output=output)
+    step = provisional(work, call, output)
     call.index = step.index
     work.journal.steps.append(step)
     work.journal.emit(ToolStarted, call_id=call.call_id, tool=call.tool.name, input=call.input, repairs=call.repairs)
 
 
-def _update(work: Work, call: Call, **changes: Any) -> None:
+def _update(work: Work, call: Call, result: str, status: StepStatus | None = None, output: Any = None) -> None:
+    """Put what is known by now into the call's step; what is not given stays."""
     assert call.index is not None
-    work.journal.steps[call.index] = attrs.evolve(work.journal.steps[call.index], **changes)
+    step = work.journal.steps[call.index]
+    # Made by hand: every call of a tool comes here three times, and `attrs.evolve` takes four times as long.
+    work.journal.steps[call.index] = Step(
+        index=step.index,
+        kind=step.kind,
+        brief=step.brief,
+        tool=step.tool,
+        call_id=step.call_id,
+        input=step.input,
+        status=step.status if status is None else status,
+        skip_reason=step.skip_reason,
+        extension=step.extension,
+        from_step=step.from_step,
+        result=result,
+        output=step.output if output is None else output,
+        writes=step.writes,
+    )
 
 
 def close(work: Work, call: Call) -> None:
@@ -101,7 +118,7 @@ def close(work: Work, call: Call) -> None:
     if call.index is None or call.told:
         return
     if call.outcome is None and not call.started:  # nothing of the tool ran, so nothing can have happened
-        _update(work, call, status="failed", result=NOT_STARTED)
+        _update(work, call, NOT_STARTED, "failed")
     step = work.journal.steps[call.index]
     call.told = True
     work.journal.emit_closing(
@@ -118,7 +135,7 @@ def close(work: Work, call: Call) -> None:
 
 def pause(work: Work, call: Call) -> None:
     """Say that a recorded call is over as far as this run goes: its tool waits for an answer (T8)."""
-    _update(work, call, status="unknown", result=WAITS)
+    _update(work, call, WAITS, "unknown")
     call.result = WAITS
     close(work, call)
 
@@ -137,13 +154,13 @@ async def execute(work: Work, call: Call) -> None:
     journal.enter(f"tool:{call.tool.name}")
     raised: list[Exception] = []
 
-    async def inner(question: AroundTool) -> Any:
+    async def inner(question: AroundTool | None) -> Any:
         start = trio.current_time()
         try:
             with journal.running("tool"):
                 output = await _perform(work, call)
             call.performed = True
-            _update(work, call, status="executed", result=UNPROCESSED)
+            _update(work, call, UNPROCESSED, "executed")
             return output
         except Exception as error:
             raised.append(error)
@@ -151,37 +168,45 @@ async def execute(work: Work, call: Call) -> None:
         finally:
             call.ms += (trio.current_time() - start) * 1000
 
-    question = AroundTool(call.call_id, call.tool.descriptor, call.input)
     try:
-        output = await work.panel.nest("around_tool", question, inner)
+        if work.panel.hears("around_tool"):
+            question = AroundTool(call.call_id, call.tool.descriptor, call.input)
+            output = await work.panel.nest("around_tool", question, inner)
+        else:
+            output = await inner(None)
     except Exception as error:
         if all(error is not known for known in raised):
             raise
         _failed(work, call, error)
         return
     call.outcome = ToolOutcome("executed", output=output)
-    _update(work, call, status="executed", result=UNPROCESSED, output=freeze(snapshot(output)))
+    _update(work, call, UNPROCESSED, "executed", freeze(snapshot(output)))
     if call.tool.on_output is not None:
         await _observe_output(work, call, output)
 
 
 async def _perform(work: Work, call: Call) -> Any:
     """Call the tool with arguments of its own: an async one here, a plain one in a thread (R16)."""
-    tool, context = call.tool, context_of(work, call)
-    limit = math.inf if tool.timeout is None else tool.timeout
+    limit = call.tool.timeout
+    if limit is None:
+        return await _start(work, call)
     with trio.move_on_after(limit) as scope:
-        # Before the thread has a place: whether one that was abandoned has begun by now, nobody can say from here.
-        call.started = True
-        if tool.is_async:
-            value = tool.start(call.checked, context)
-        else:
-            # In a tuple, since a plain function may return an awaitable, which threads refuse to pass on.
-            (value,) = await work.threads.run(lambda: (tool.start(call.checked, context),))
-        if inspect.isawaitable(value):
-            value = await value
-        return value
+        return await _start(work, call)
     assert scope.cancelled_caught
-    raise ToolTimeout(f"{tool.name} did not finish within {limit:g} s.")
+    raise ToolTimeout(f"{call.tool.name} did not finish within {limit:g} s.")
+
+
+async def _start(work: Work, call: Call) -> Any:
+    tool = call.tool
+    context = context_of(work, call) if tool.takes_context else None
+    # Before the thread has a place: whether one that was abandoned has begun by now, nobody can say from here.
+    call.started = True
+    if tool.is_async:
+        value = tool.start(call.checked, context)
+    else:
+        # In a tuple, since a plain function may return an awaitable, which threads refuse to pass on.
+        (value,) = await work.threads.run(lambda: (tool.start(call.checked, context),))
+    return await value if inspect.isawaitable(value) else value
 
 
 def _failed(work: Work, call: Call, error: Exception) -> None:
@@ -195,7 +220,7 @@ def _failed(work: Work, call: Call, error: Exception) -> None:
     call.result = call.explain(error)
     if status == "unknown":
         call.result = f"{clip(call.result, 400)} It may have taken effect: look before doing it again."
-    _update(work, call, status=status, result=cap_result(work, call, call.result))
+    _update(work, call, cap_result(work, call, call.result), status)
 
 
 async def _observe_output(work: Work, call: Call, output: Any) -> None:
@@ -233,7 +258,7 @@ async def conclude(work: Work, call: Call, prior: Sequence[Step] | None = None) 
         decision = await work.panel.decide("after_tool", question)
         call.result = decision.question.result
     call.result = cap_result(work, call, call.result)
-    _update(work, call, result=call.result)
+    _update(work, call, call.result)
     call.told = True
     journal.emit(
         ToolFinished,

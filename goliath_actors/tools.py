@@ -29,7 +29,7 @@ from typing import (
 import attrs
 
 from ._callables import CALLBACKS, check_takes
-from ._frozen import freeze
+from ._frozen import ATOMS, freeze
 from ._json import parse_arguments
 from ._schema import (
     InputProblems,
@@ -38,6 +38,7 @@ from ._schema import (
     is_async,
     object_schema,
     parsed_by,
+    plain_object,
     read_function,
     takes_nothing,
     takes_second,
@@ -134,8 +135,8 @@ class Tool:
     spec: ToolSpec = attrs.field(init=False)
     takes_no_input: bool = attrs.field(init=False)
     is_async: bool = attrs.field(init=False)
+    takes_context: bool = attrs.field(init=False)
     _raw: RawSchema | None = attrs.field(init=False)
-    _takes_context: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         _check_settings(self)
@@ -144,11 +145,11 @@ class Tool:
         if signature is None:
             put(self, "parameters", object_schema(self.name, self.parameters, _RESERVED))
             put(self, "_raw", RawSchema(self.parameters, f"the tool {self.name!r}"))
-            put(self, "_takes_context", takes_second(self.execute, self.name))
+            put(self, "takes_context", takes_second(self.execute, self.name))
             put(self, "is_async", is_async(self.execute))
         else:
             put(self, "_raw", None)
-            put(self, "_takes_context", signature.takes_context)
+            put(self, "takes_context", signature.takes_context)
             put(self, "is_async", signature.is_async)
         put(self, "descriptor", ToolDescriptor(self.name, self.description, self.writes))
         put(self, "spec", ToolSpec(self.name, self.description, self.parameters))
@@ -182,16 +183,20 @@ class Tool:
         Raises: ToolInputError that names every problem, unknown arguments and input that is no object included.
         """
         try:
-            if self._raw is None:
-                assert self._signature is not None
-                checked = self._signature.parameters.check(raw)
-                return CheckedInput(freeze(checked.data), checked.value)
-            checked = self._raw.check(raw)
-            if self.parse is not None:
-                checked = parsed_by(self.parse, checked.data)
+            return self._checked(plain_object(raw))
         except InputProblems as error:
             raise ToolInputError(self.name, error.problems) from error
-        return CheckedInput(freeze(checked.data), {"input": checked.value})
+
+    def _checked(self, plain: dict[str, Any], repairs: tuple[str, ...] = ()) -> CheckedInput:
+        """Check and type arguments that are plain JSON data, of which nobody else has the containers."""
+        if self._raw is None:
+            assert self._signature is not None
+            checked = self._signature.parameters.check_plain(plain)
+            return CheckedInput(freeze(checked.data), checked.value, repairs)
+        checked = self._raw.read(plain, "")
+        if self.parse is not None:
+            checked = parsed_by(self.parse, checked.data)
+        return CheckedInput(freeze(checked.data), {"input": checked.value}, repairs)
 
     def read(self, text: str | None, *, confirms: bool) -> CheckedInput:
         """Parse and check the arguments of one call as a model wrote them; None stands for an absent text.
@@ -209,7 +214,10 @@ class Tool:
                 # Nothing was written: say also what would have been needed.
                 problems += self._problems_of_nothing()
             raise ToolInputError(self.name, tuple(problems)) from error
-        return attrs.evolve(self.check(parsed.value), repairs=parsed.repairs)
+        try:
+            return self._checked(parsed.value, parsed.repairs)
+        except InputProblems as error:
+            raise ToolInputError(self.name, error.problems) from error
 
     def _problems_of_nothing(self) -> tuple[str, ...]:
         try:
@@ -218,20 +226,23 @@ class Tool:
             return error.problems
         return ()
 
-    def start(self, checked: CheckedInput, ctx: ToolContext[Any]) -> Any:
+    def start(self, checked: CheckedInput, ctx: ToolContext[Any] | None) -> Any:
         """Call the function with argument values of its own: what it does to them is seen by nobody else.
 
-        Arguments: `checked`, from this tool's `check`; `ctx` is passed on if the function takes a context.
+        Arguments: `checked`, from this tool's `check`; `ctx` is passed on if the function takes a context,
+          and may be None if it takes none.
 
         Returns: what the function returned: an awaitable if it is async.
 
         Raises: what the function raised; ConfigError for a method that was never bound to an object.
         """
         self.check_bound()
-        values: dict[str, Any] = copy.deepcopy(dict(checked.kwargs))
+        values = dict(checked.kwargs)
+        if not ATOMS.issuperset(map(type, values.values())):
+            values = copy.deepcopy(values)
         if self._raw is not None:
-            return self.execute(values["input"], ctx) if self._takes_context else self.execute(values["input"])
-        return self.execute(ctx, **values) if self._takes_context else self.execute(**values)
+            return self.execute(values["input"], ctx) if self.takes_context else self.execute(values["input"])
+        return self.execute(ctx, **values) if self.takes_context else self.execute(**values)
 
 
 def _check_settings(tool: Tool) -> None:

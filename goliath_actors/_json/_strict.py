@@ -34,10 +34,14 @@ def skip_space(text: str, position: int) -> int:
 
 def strict(text: str) -> tuple[Any, bool]:
     """Return the JSON value that is the whole of `text`, and whether an object in it had a key twice."""
-    read, flag = decoder()
+    twice = False
     try:
         start = skip_space(text, 0)
-        value, end = read.raw_decode(text, start)
+        try:
+            value, end = _ONCE.raw_decode(text, start)
+        except _KeyTwice:  # seldom: read it again, the last one wins
+            twice = True
+            value, end = decoder()[0].raw_decode(text, start)
         if skip_space(text, end) != len(text):
             raise ValueError(f"more text follows after the JSON value, from character {end}")
     except json.JSONDecodeError as error:
@@ -45,7 +49,7 @@ def strict(text: str) -> tuple[Any, bool]:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     refuse(value)
-    return value, bool(flag)
+    return value, twice
 
 
 def refuse(value: Any) -> None:
@@ -111,6 +115,17 @@ def decoder() -> tuple[json.JSONDecoder, list[str]]:
     return json.JSONDecoder(object_pairs_hook=pairs, parse_float=_finite, parse_constant=_no_constant), twice
 
 
+class _KeyTwice(Exception):
+    """An object has a key twice."""
+
+
+def _distinct(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    built = dict(items)
+    if len(built) != len(items):
+        raise _KeyTwice
+    return built
+
+
 def _finite(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
@@ -120,3 +135,7 @@ def _finite(digits: str) -> float:
 
 def _no_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a JSON value")
+
+
+# Made once, which takes longer than reading arguments does; it keeps nothing of what it reads.
+_ONCE: Final = json.JSONDecoder(object_pairs_hook=_distinct, parse_float=_finite, parse_constant=_no_constant)

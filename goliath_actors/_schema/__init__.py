@@ -4,7 +4,7 @@ One room in a folder: readers of types, parameters of functions, schemas from el
 """
 
 from ._by_hand import is_async, object_schema, parsed_by, takes_nothing, takes_second
-from ._functions import Parameter, Parameters
+from ._functions import Parameter, Parameters, plain_object
 from ._output import OutputSchema
 from ._problems import Checked, InputProblems, Problem
 from ._raw import RawSchema
@@ -23,6 +23,7 @@ __all__ = [
     "is_async",
     "object_schema",
     "parsed_by",
+    "plain_object",
     "read_function",
     "schema_of",
     "takes_nothing",

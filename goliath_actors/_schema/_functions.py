@@ -71,7 +71,10 @@ class Parameters:
 
         Raises: InputProblems that name every problem: missing, unknown and unfit arguments, input that is no object.
         """
-        plain = plain_object(raw)
+        return self.check_plain(plain_object(raw))
+
+    def check_plain(self, plain: dict[str, Any]) -> Checked:
+        """As `check`, of an object that was read from JSON just now, strictly, and that nobody else has."""
         problems: list[Problem] = []
         data: dict[str, Any] = {}
         values: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Union, final
 
 import msgspec
 
-from goliath_actors._frozen import freeze, thaw
+from goliath_actors._frozen import ATOMS, freeze, thaw
 from goliath_actors._json import json_problem
 from goliath_actors.errors import ConfigError
 
@@ -91,6 +91,8 @@ class TypeReader:
         except Exception as error:  # a class's own converter may raise anything: its word is the problem
             found = list(_diagnose(raw, self._type, path))
             raise InputProblems(found or [_problem(error, path)]) from error
+        if value is raw and type(raw) in ATOMS and type(raw) is not float:
+            return Checked(raw, raw)  # nothing was coerced, and what is plain JSON data stays that
         data = _project(raw, msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=_encode))
         problem = json_problem(data)  # "nan" becomes a float of that name
         if problem is not None:

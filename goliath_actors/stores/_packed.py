@@ -76,7 +76,7 @@ def _is_plain(message: Message) -> bool:
         type(message.text) is str
         and (message.name is None or type(message.name) is str)
         and (message.tool_call_id is None or type(message.tool_call_id) is str)
-        and all([type(call.id) is type(call.name) is type(call.arguments) is str for call in message.tool_calls])
+        and all(type(call.id) is type(call.name) is type(call.arguments) is str for call in message.tool_calls)
     )
 
 
