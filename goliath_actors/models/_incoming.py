@@ -1,6 +1,6 @@
 """One response as it comes in: bytes awaited under the right time-out, and handed on as model events.
 
-Uses _pool, _sse, _errors; used by the adapters. What bytes mean is the decoder's: one a dialect.
+Uses _pool, _sse, _decoder, _errors; used by the adapters. What bytes mean is the decoder's: one a dialect.
 
 Why this is an object and no async generator: a time-out is a cancel scope, and none may be held while the consumer has
 an event. Each wait has a scope of its own instead, and what is left of the time is kept between them.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Protocol, final
+from typing import final
 
 import attrs
 import trio
@@ -18,6 +18,7 @@ import trio
 from goliath_actors.abc import ModelEvent
 from goliath_actors.errors import ModelError, ModelUnavailable
 
+from ._decoder import Decoder
 from ._errors import Scrubber
 from ._http import httpx
 from ._pool import Answer
@@ -64,40 +65,6 @@ class Patience:
             code="timeout",
             partial=partial,
         )
-
-
-class Decoder(Protocol):
-    """What a reply says, in one dialect: frames in, events out. It never waits."""
-
-    progress: bool
-    """True once something of worth has come; whoever waits sets it back. Comments and pings do not set it."""
-
-    @property
-    def text(self) -> str:
-        """The text so far."""
-        ...
-
-    @property
-    def complete(self) -> bool:
-        """True if a finish reason or the end marker has come."""
-        ...
-
-    @property
-    def ended(self) -> bool:
-        """True if nothing more can come that counts."""
-        ...
-
-    def feed(self, frame: Frame) -> list[ModelEvent]:
-        """Return the events of one frame of a stream. Raises: `ModelError`."""
-        ...
-
-    def feed_whole(self, frame: Frame) -> list[ModelEvent]:
-        """Return the events of a reply that came as one body. Raises: `ModelError`."""
-        ...
-
-    def end(self, cut: str) -> tuple[list[ModelEvent], ModelError | None]:
-        """Return the last events, and the error that follows them; `cut` says what has ended the stream."""
-        ...
 
 
 @final

@@ -1,25 +1,21 @@
-"""What a reply in the messages dialect says: decoded frames in, model events out, and a verdict at the end.
+"""What a reply in the messages dialect says.
 
-Uses _sse, _calls, _errors, _reply; used by anthropic. A reply is a list of blocks, streamed one
-behind the other: text, calls, and kinds that are no answer (thinking). It is complete when a stop reason or
-`message_stop` has come; without either it was cut off.
+Uses _decoder, _reply, _errors, _wire; used by anthropic. A reply is a list of blocks, streamed one behind the other:
+text, calls, and kinds that are no answer (thinking).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import final
 
-from goliath_actors.abc import ModelDone, ModelEvent, ModelText, ModelUsage
-from goliath_actors.errors import ModelError, ModelUnavailable, Refused
-from goliath_actors.values import Usage
+from goliath_actors.abc import ModelDone, ModelEvent
+from goliath_actors.errors import ModelError, Refused
 
-from ._calls import Calls, Surrogates
-from ._errors import Report, Scrubber, from_report
-from ._reply import read_payload, unusable, usage_of
-from ._sse import Frame
-from ._wire import compact_json, read_json
+from ._decoder import Decoder, Payload
+from ._errors import Scrubber
+from ._reply import usage_of
+from ._wire import compact_json
 
 __all__ = ["MessagesReply"]
 
@@ -33,62 +29,23 @@ _REASONS = {
 _INPUT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 _COUNTS = (*_INPUT, "output_tokens")
 
-Payload = Mapping[str, object]
-
 
 @final
-class MessagesReply:
+class MessagesReply(Decoder):
     """One reply as it comes in. `taken` are the tool-call ids that the conversation has already; `reply_tool` is the
     tool whose input is the reply's text."""
 
     def __init__(self, scrub: Scrubber, taken: Iterable[str] = (), reply_tool: str | None = None) -> None:
-        self._scrub = scrub
+        super().__init__(scrub, taken)
         self._reply_tool = reply_tool
-        self._text: list[str] = []
         # What is said beside a reply that is the input of a tool; it counts only if that tool is never called.
         self._aside: list[str] = []
         self._replying: int | None = None  # the block whose input is the reply
         self._replied = False
-        self._whole_text = Surrogates()
-        self._calls = Calls(taken)
         self._counts: dict[str, object] = {}
-        self._usage: Usage | None = None
-        self._finish: str | None = None
         self._why_refused = ""
-        self._marked = False
-        self._seen = False
-        self.progress = False
 
-    @property
-    def text(self) -> str:
-        """The text so far."""
-        return "".join(self._text)
-
-    @property
-    def complete(self) -> bool:
-        """True if a stop reason or `message_stop` has come."""
-        return self._marked or self._finish is not None
-
-    @property
-    def ended(self) -> bool:
-        """True if nothing more can come that counts."""
-        return self._marked
-
-    def feed(self, frame: Frame) -> list[ModelEvent]:
-        """Return the events of one frame of a stream.
-
-        Raises: `ModelError` if it reports an error or is not JSON; what came before it stays in `text`.
-        """
-        data = frame.data.strip()
-        if not data:
-            return []
-        self._seen = True
-        if data == "[DONE]":  # of proxies that know the other dialect better
-            self._marked = self.progress = True
-            return []
-        payload = read_payload(frame, _decode, self._scrub, self.text)
-        if payload is None:
-            return []
+    def _event(self, payload: Payload) -> list[ModelEvent]:
         match payload.get("type"):
             case "message_start":
                 # No progress: the provider has taken the request, and nothing says that the model is at work.
@@ -101,56 +58,29 @@ class MessagesReply:
                 self._stop(_part(payload, "delta"))
                 return self._count(payload.get("usage"))
             case "message_stop":
-                self._marked = self.progress = True
+                self.ended = self.progress = True
         return []
 
-    def feed_whole(self, frame: Frame) -> list[ModelEvent]:
-        """Return the events of a reply that came as one body; it is complete then.
-
-        Raises: `ModelError` if it reports an error or is no reply.
-        """
-        self._seen = True
-        try:
-            payload: object = json.loads(frame.data)
-        except (ValueError, RecursionError):
-            kind = "a web page" if frame.data.lstrip().startswith("<") else "something that is not JSON"
-            raise self._unusable(f"the server sent {kind} instead of a reply: {self._scrub(frame.data, 150)}") from None
-        report = Report.find(payload)
-        if report is not None:
-            raise from_report(report, self._scrub, partial=self.text)
-        content = payload.get("content") if isinstance(payload, dict) else None
-        if not isinstance(payload, dict) or not isinstance(content, list):
-            raise self._unusable(f"the server sent JSON that is no reply: {self._scrub(frame.data, 150)}")
+    def _body(self, payload: Payload) -> list[ModelEvent] | None:
+        content = payload.get("content")
+        if not isinstance(content, list):
+            return None
         events: list[ModelEvent] = []
         for number, block in enumerate(content):
             if isinstance(block, dict):
                 events.extend(self._begin(number, block))
         self._stop(payload)
         events.extend(self._count(payload.get("usage")))
-        self._marked = True
         return events
 
-    def end(self, cut: str) -> tuple[list[ModelEvent], ModelError | None]:
-        """Return the last events, and the error that follows them if this was no answer.
-
-        Arguments: `cut` says what has ended the stream, for the message if the reply is not complete.
-        """
-        if not self.complete:
-            if not self._seen:
-                return [], ModelUnavailable("the server sent an empty reply", code="empty")
-            return [], ModelUnavailable(cut, code="truncated", partial=self.text)
-        events: list[ModelEvent] = [] if self._replied else self._say("".join(self._aside))
-        if left := self._whole_text.close():
-            self._text.append(left)
-            events.append(ModelText(left))
+    def _verdict(self) -> tuple[list[ModelEvent], ModelError | None]:
+        events = [*([] if self._replied else self._say("".join(self._aside))), *self._rest()]
         if self._finish == "refusal":
             said = self._scrub(self._why_refused) or "the model declined to answer"
             return events, Refused(said, code="refusal", partial=self.text)
-        if not self._calls and not self.text.strip():
-            why = "the model's reply is empty"
-            if self._finish == "length":
-                why += ": its whole allowance went elsewhere (thinking?); raise max_tokens"
-            return events, ModelUnavailable(why, code="empty")
+        empty = self._empty(": its whole allowance went elsewhere (thinking?); raise max_tokens")
+        if empty is not None:
+            return events, empty
         finish = self._finish or "unknown"
         if self._replied and finish == "tool_calls" and not self._calls:
             finish = "stop"  # the one call was the reply
@@ -182,7 +112,7 @@ class MessagesReply:
             case "input_json_delta":
                 piece = delta.get("partial_json")
                 if self._replied and index == self._replying:
-                    return self._say(piece)
+                    return self._say(piece) if isinstance(piece, str) else []
                 return [*self._calls.feed([{"index": index, "function": {"arguments": piece}}])] if piece else []
         return []
 
@@ -193,13 +123,6 @@ class MessagesReply:
                 return self._say(piece)
             self._aside.append(piece)
         return []
-
-    def _say(self, piece: object) -> list[ModelEvent]:
-        text = self._whole_text(piece) if isinstance(piece, str) else ""
-        if not text:
-            return []
-        self._text.append(text)
-        return [ModelText(text)]
 
     def _stop(self, fields: Payload) -> None:
         reason = fields.get("stop_reason")
@@ -229,14 +152,9 @@ class MessagesReply:
                 "completion_tokens_details": {"reasoning_tokens": counts.get("thinking_tokens", 0)},
             }
         )
-        if usage is None or usage == self._usage:
-            return []
-        self._usage = usage
-        self.progress = self.progress or progress
-        return [ModelUsage(usage)]
-
-    def _unusable(self, message: str) -> ModelUnavailable:
-        return unusable(message, self.text)
+        events = self._used(usage)
+        self.progress = self.progress or (progress and bool(events))
+        return events
 
 
 def _part(payload: Payload, name: str) -> Payload:
@@ -246,7 +164,3 @@ def _part(payload: Payload, name: str) -> Payload:
 
 def _is_count(value: object) -> bool:
     return type(value) is int and value >= 0
-
-
-def _decode(data: str) -> object:
-    return read_json(data, json.loads)

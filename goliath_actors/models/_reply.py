@@ -1,26 +1,23 @@
-"""What a reply says: decoded frames in, model events out, and a verdict at the end.
+"""What a reply in the chat-completions dialect says.
 
-Uses _sse, _calls, _errors; used by openai_chat. Nothing in a frame is guaranteed to be there, and
-nothing here waits or knows about connections. A reply is complete when a finish reason or the end marker has come;
-without either it was cut off.
+Uses _decoder, _sse, _errors; used by openai_chat. Two kinds of frames: those of the dialect, and the lines of a local
+server's older one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import final
 
-from goliath_actors.abc import ModelDone, ModelEvent, ModelText, ModelUsage
+from goliath_actors.abc import ModelDone, ModelEvent
 from goliath_actors.errors import ModelError, ModelUnavailable, Refused
 from goliath_actors.values import Usage
 
-from ._calls import Calls, Surrogates
-from ._errors import Report, Scrubber, from_report
-from ._sse import Frame
-from ._wire import read_json
+from ._decoder import Decoder, Payload
+from ._errors import Report, Scrubber
 
-__all__ = ["Reply", "read_payload", "unusable", "usage_of"]
+__all__ = ["Reply", "usage_of"]
 
 _LENGTH = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
 _FILTERED = frozenset({"content_filter", "content_filtered", "prohibited_content", "refusal", "safety"})
@@ -31,97 +28,41 @@ _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 
 
 @final
-class Reply:
+class Reply(Decoder):
     """One reply as it comes in. `taken` are the tool-call ids that the conversation has already."""
 
     def __init__(self, scrub: Scrubber, taken: Iterable[str] = ()) -> None:
-        self._scrub = scrub
-        self._text: list[str] = []
+        super().__init__(scrub, taken)
         self._refusal: list[str] = []
-        self._whole_text = Surrogates()
-        self._calls = Calls(taken)
-        self._usage: Usage | None = None
-        self._finish: str | None = None
-        self._marked = False
-        self._seen = False  # anything at all
-        self.progress = False
-        """True once something of worth has come; whoever waits sets it back. Comments and pings do not set it."""
 
-    @property
-    def text(self) -> str:
-        """The text so far."""
-        return "".join(self._text)
-
-    @property
-    def complete(self) -> bool:
-        """True if a finish reason or the end marker has come."""
-        return self._marked or self._finish is not None
-
-    @property
-    def ended(self) -> bool:
-        """True if nothing more can come that counts."""
-        return self._marked
-
-    def feed(self, frame: Frame) -> list[ModelEvent]:
-        """Return the events of one frame of a stream.
-
-        Raises: `ModelError` if it reports an error or is not JSON; what came before it stays in `text`.
-        """
-        data = frame.data.strip()
-        if not data:
-            return []
-        self._seen = True
-        if data == "[DONE]":
-            self._marked = self.progress = True
-            return []
-        payload = read_payload(frame, _decode, self._scrub, self.text)
-        if payload is None:
-            return []
+    def _event(self, payload: Payload) -> list[ModelEvent]:
         if "done" in payload and "choices" not in payload:
             return self._line(payload)
-        events = self._choice(_first_choice(payload))
+        choice = _first_choice(payload)
+        events = [] if choice is None else self._choice(choice)
         usage = payload.get("usage")
-        return events if usage is None else [*events, *self._count(usage)]
-
-    def feed_whole(self, frame: Frame) -> list[ModelEvent]:
-        """Return the events of a reply that came as one body; it is complete then.
-
-        Raises: `ModelError` if it reports an error or is no reply.
-        """
-        self._seen = True
-        try:
-            payload = _decode(frame.data)
-        except (ValueError, RecursionError):
-            kind = "a web page" if frame.data.lstrip().startswith("<") else "something that is not JSON"
-            raise self._unusable(f"the server sent {kind} instead of a reply: {self._scrub(frame.data, 150)}") from None
-        report = Report.find(payload)
-        fields = payload if isinstance(payload, dict) else {}
-        if report is None and "choices" not in fields and isinstance(fields.get("message"), str):
-            report = Report.of(payload)
-        if report is not None:
-            raise from_report(report, self._scrub, partial=self.text)
-        if "choices" in fields:
-            events = [*self._choice(_first_choice(fields), whole=True), *self._count(fields.get("usage"))]
-        elif isinstance(fields.get("message"), dict):
-            events = self._line(fields)
-        else:
-            raise self._unusable(f"the server sent JSON that is no reply: {self._scrub(frame.data, 150)}")
-        self._marked = True
+        if usage is not None:
+            events.extend(self._count(usage))
         return events
 
-    def end(self, cut: str) -> tuple[list[ModelEvent], ModelError | None]:
-        """Return the last events, and the error that follows them if this was no answer.
+    def _body(self, payload: Payload) -> list[ModelEvent] | None:
+        if "choices" in payload:
+            choice = _first_choice(payload)
+            events = [] if choice is None else self._choice(choice, whole=True)
+            return [*events, *self._count(payload.get("usage"))]
+        return self._line(payload) if isinstance(payload.get("message"), dict) else None
 
-        Arguments: `cut` says what has ended the stream, for the message if the reply is not complete.
-        """
-        if not self.complete:
-            if not self._seen:
-                return [], ModelUnavailable("the server sent an empty reply", code="empty")
-            return [], ModelUnavailable(cut, code="truncated", partial=self.text)
-        events: list[ModelEvent] = []
-        if left := self._whole_text.close():
-            self._text.append(left)
-            events.append(ModelText(left))
+    def _read(self, text: str) -> object:
+        value: object = _DECODER.decode(text)
+        return value
+
+    def _hidden_report(self, payload: Payload) -> Report | None:
+        if "choices" not in payload and isinstance(payload.get("message"), str):
+            return Report.of(payload)
+        return None
+
+    def _verdict(self) -> tuple[list[ModelEvent], ModelError | None]:
+        events = self._rest()
         refusal = "".join(self._refusal).strip()
         if refusal or self._finish == "content_filter":
             return events, Refused(
@@ -132,16 +73,12 @@ class Reply:
         if self._finish in _BROKEN:
             why = f"the provider gave the reply up (finish reason {self._finish!r})"
             return events, ModelUnavailable(why, code="truncated", partial=self.text)
-        if not self._calls and not self.text.strip():
-            why = "the model's reply is empty"
-            if self._finish == "length":
-                why += ": its whole allowance went elsewhere (reasoning?); raise max_output_tokens"
-            return events, ModelUnavailable(why, code="empty")
+        empty = self._empty(": its whole allowance went elsewhere (reasoning?); raise max_output_tokens")
+        if empty is not None:
+            return events, empty
         return [*events, *self._calls.close(), ModelDone(self._finish or "unknown")], None
 
-    def _choice(self, choice: Mapping[str, object] | None, *, whole: bool = False) -> list[ModelEvent]:
-        if choice is None:
-            return []
+    def _choice(self, choice: Payload, *, whole: bool = False) -> list[ModelEvent]:
         events: list[ModelEvent] = []
         delta = choice.get("delta")
         if not isinstance(delta, dict):
@@ -154,17 +91,12 @@ class Reply:
             self._finished(reason.strip())
         return events
 
-    def _delta(self, delta: Mapping[str, object], whole: bool) -> list[ModelEvent]:
+    def _delta(self, delta: Payload, whole: bool) -> list[ModelEvent]:
         # Reasoning and whatever else a server streams is no answer, but it shows that the model is at work.
-        self.progress = self.progress or any(value for key, value in delta.items() if key != "role")
-        events: list[ModelEvent] = []
+        if not self.progress:
+            self.progress = any(value for key, value in delta.items() if key != "role")
         content = delta.get("content")
-        for kind, piece in [("text", content)] if isinstance(content, str) else _parts(content):
-            if kind == "refusal":
-                self._refusal.append(piece)
-            elif text := self._whole_text(piece):
-                self._text.append(text)
-                events.append(ModelText(text))
+        events = self._say(content) if isinstance(content, str) else self._parts(content)
         refusal = delta.get("refusal")
         if isinstance(refusal, str):
             self._refusal.append(refusal)
@@ -173,7 +105,7 @@ class Reply:
             events.extend(self._calls.feed(calls, whole=whole))
         return events
 
-    def _line(self, payload: Mapping[str, object]) -> list[ModelEvent]:
+    def _line(self, payload: Payload) -> list[ModelEvent]:
         """One line of the older dialect of a local server: `message`, `done`, and counts of its own."""
         events: list[ModelEvent] = []
         message = payload.get("message")
@@ -182,7 +114,7 @@ class Reply:
         if payload.get("done"):
             reason = payload.get("done_reason")
             self._finished(reason if isinstance(reason, str) and reason else "stop")
-            self._marked = self.progress = True
+            self.ended = self.progress = True
             counts = {"prompt_tokens": payload.get("prompt_eval_count"), "completion_tokens": payload.get("eval_count")}
             events.extend(self._count({name: count for name, count in counts.items() if count is not None}))
         return events
@@ -194,45 +126,25 @@ class Reply:
         elif self._finish != "content_filter":
             self._finish = "length" if word in _LENGTH else reason
 
+    def _parts(self, content: object) -> list[ModelEvent]:
+        """Take a message's content that is no text: a list of typed parts."""
+        events: list[ModelEvent] = []
+        for part in content if isinstance(content, list) else ():
+            kind = part.get("type") if isinstance(part, dict) else None
+            piece = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, dict) else part
+            if not isinstance(piece, str):
+                continue
+            if kind == "refusal":
+                self._refusal.append(piece)
+            elif kind in ("text", "output_text", None):
+                events.extend(self._say(piece))
+        return events
+
     def _count(self, reported: object) -> list[ModelEvent]:
-        usage = usage_of(reported)
-        if usage is None or usage == self._usage:
-            return []
-        self._usage = usage
-        self.progress = True
-        return [ModelUsage(usage)]
-
-    def _unusable(self, message: str) -> ModelUnavailable:
-        return unusable(message, self.text)
-
-
-def read_payload(
-    frame: Frame, decode: Callable[[str], object], scrub: Scrubber, partial: str
-) -> dict[str, object] | None:
-    """Return the object that one event of a stream holds, None if it holds nothing that counts.
-
-    Arguments: `decode`, the dialect's own reader of JSON; `partial`, the text that came before.
-
-    Raises: `ModelError` if it reports an error or is not JSON.
-    """
-    data = frame.data.strip()
-    try:
-        payload = decode(data)
-    except (ValueError, RecursionError):
-        if frame.cut:
-            return None  # the connection ended inside this frame: cut off, not malformed
-        if frame.event == "error":
-            raise from_report(Report(data), scrub, partial=partial) from None
-        raise unusable(f"an event of the reply is not JSON: {scrub(data, 100)}", partial) from None
-    report = Report.find(payload) or (Report.of(payload) if frame.event == "error" else None)
-    if report is not None:
-        raise from_report(report, scrub, partial=partial)
-    return payload if isinstance(payload, dict) else None
-
-
-def unusable(message: str, partial: str) -> ModelUnavailable:
-    """Return the error for what is no reply."""
-    return ModelUnavailable(message, code="bad-response", partial=partial)
+        events = self._used(usage_of(reported))
+        if events:
+            self.progress = True
+        return events
 
 
 def usage_of(reported: object) -> Usage | None:
@@ -255,7 +167,7 @@ def usage_of(reported: object) -> Usage | None:
     )
 
 
-def _detail(reported: Mapping[str, object], group: str, name: str) -> int:
+def _detail(reported: Payload, group: str, name: str) -> int:
     details = reported.get(group)
     value = details.get(name) if isinstance(details, dict) else None
     return int(value) if value is not None and _is_count(value) else 0
@@ -267,7 +179,7 @@ def _is_count(value: object) -> bool:
     return 0 <= value <= _MOST_TOKENS and value == int(value)
 
 
-def _first_choice(payload: Mapping[str, object]) -> Mapping[str, object] | None:
+def _first_choice(payload: Payload) -> Payload | None:
     choices = payload.get("choices")
     if not isinstance(choices, list):
         return None
@@ -276,23 +188,3 @@ def _first_choice(payload: Mapping[str, object]) -> Mapping[str, object] | None:
         if isinstance(choice, dict) and choice.get("index") in (None, 0):
             return choice
     return None
-
-
-def _parts(content: object) -> list[tuple[str, str]]:
-    """The pieces of a message's content that is no text: a list of typed parts."""
-    if not isinstance(content, list):
-        return []
-    found: list[tuple[str, str]] = []
-    for part in content:
-        if isinstance(part, str):
-            found.append(("text", part))
-        elif isinstance(part, dict) and part.get("type") in ("text", "output_text", "refusal", None):
-            kind = "refusal" if part.get("type") == "refusal" else "text"
-            piece = part.get(kind)
-            if isinstance(piece, str):
-                found.append((kind, piece))
-    return found
-
-
-def _decode(data: str) -> object:
-    return read_json(data, _DECODER.decode)

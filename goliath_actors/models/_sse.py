@@ -8,7 +8,7 @@ and U+2028 or U+0085 inside a line does not end it.
 
 from __future__ import annotations
 
-from typing import Protocol, final
+from typing import NamedTuple, Protocol, final
 
 import attrs
 
@@ -33,8 +33,7 @@ class FrameTooLarge(ValueError):
         return f"more than {self.limit} bytes without an end"
 
 
-@attrs.frozen
-class Frame:
+class Frame(NamedTuple):
     """One message of a reply. `event` is the event's name, empty where there is none; `cut` marks one that the end of
     the stream has ended, so that it may be incomplete."""
 
@@ -141,12 +140,19 @@ class ServerSentEvents:
         return frames
 
     def _whole(self, chunk: bytes) -> list[Frame] | None:
-        """Return the frames of a chunk of whole events, each one line of data: what most are. None for any other."""
+        """Return the frames of a chunk of whole events, each one line of data, perhaps behind its name: what most are.
+        None for any other."""
+        # Decoded at once: no character ends a line or an event but those of one byte.
+        if len(chunk) > self._lines.limit or b"\r" in chunk:
+            return None
         frames = []
-        for event in chunk[:-2].split(b"\n\n"):
-            if event[:6] != b"data: " or b"\n" in event or b"\r" in event or len(event) > self._lines.limit:
+        for event in chunk[:-2].decode("utf-8", "replace").split("\n\n"):
+            name, data = "", event
+            if event[:7] == "event: ":
+                name, _, data = event[7:].partition("\n")
+            if data[:6] != "data: " or "\n" in data:
                 return None
-            frames.append(Frame(event[6:].decode("utf-8", "replace")))
+            frames.append(Frame(data[6:], name))
         return frames
 
     def close(self) -> list[Frame]:

@@ -1,28 +1,23 @@
 """A model behind the messages interface: Anthropic's, and servers and proxies that speak it.
 
-Uses the other modules of this package. One request is one attempt: nothing here retries (T11).
+Uses the other modules of this package.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import final
+from collections.abc import Mapping
+from typing import ClassVar, final
 
 import attrs
 
-from goliath_actors.abc import ModelEvent, ModelRequest
+from goliath_actors.abc import ModelRequest
 from goliath_actors.errors import ConfigError
 
-from ._exchange import Exchange, MoreHeaders, as_settings, check_headers, check_key, check_options, scrubber
-from ._http import httpx, parse_url, place
-from ._incoming import Incoming, Patience
+from ._adapter import Adapter, Dialect
+from ._incoming import Incoming
 from ._messages_reply import MessagesReply
 from ._messages_wire import messages_body
-from ._pool import Endpoint
 
 __all__ = ["AnthropicMessages"]
 
@@ -37,9 +32,26 @@ _OTHER_END = re.compile(
 )
 
 
+def _base_path(path: str) -> str:
+    """Return the path in front of `/v1/messages`, either of which is often copied along.
+
+    Raises: `ConfigError` for the path of another interface, under which there is no such thing.
+    """
+    other = _OTHER_END.search(path)
+    if other is not None:
+        raise ConfigError(
+            f"base_url ends in /{other['end']}; give the address in front of /v1/messages, like {PUBLIC_URL}"
+        )
+    return _OWN_END.sub("", path, count=1)
+
+
+def _credentials(key: str, basic: str | None) -> Mapping[str, str]:
+    return {**({"x-api-key": key} if key else {}), **({"authorization": basic} if basic else {})}
+
+
 @final
 @attrs.define(eq=False, repr=False)
-class AnthropicMessages:
+class AnthropicMessages(Adapter):
     """A model at an address that speaks the messages interface, streaming by default.
 
     Arguments:
@@ -73,106 +85,24 @@ class AnthropicMessages:
     Time-outs run on trio's clock. The key is in no repr, error or event.
     """
 
-    model: str
-    _base_url: str | None = attrs.field(alias="base_url", default=None, kw_only=True)
-    _api_key: str | None = attrs.field(alias="api_key", default=None, kw_only=True)
+    _dialect: ClassVar[Dialect] = Dialect(
+        ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
+        PUBLIC_URL,
+        _base_path,
+        "/v1/messages",
+        _credentials,
+        {"anthropic-version": VERSION},
+    )
+
     max_tokens: int = attrs.field(default=4096, kw_only=True)
-    connect_timeout: float = attrs.field(default=10.0, kw_only=True)
-    first_token_timeout: float = attrs.field(default=120.0, kw_only=True)
-    idle_timeout: float = attrs.field(default=60.0, kw_only=True)
-    retries: int = attrs.field(default=2, kw_only=True)
-    _settings: Mapping[str, object] = attrs.field(alias="settings", default=None, converter=as_settings, kw_only=True)
-    window: int | None = attrs.field(default=None, kw_only=True)
-    _more: MoreHeaders | None = attrs.field(alias="headers", default=None, converter=check_headers, kw_only=True)
-    _http: httpx.AsyncClient | None = attrs.field(alias="http", default=None, kw_only=True)
-    _url: httpx.URL = attrs.field(init=False)
-    _endpoint: Endpoint = attrs.field(init=False)
-    _exchange: Exchange = attrs.field(init=False)
-    # For the dates in `Retry-After`; an attribute so that a test can stand at any of them.
-    _wall_clock: Callable[[], float] = attrs.field(default=time.time, init=False)
 
     def __attrs_post_init__(self) -> None:
-        seconds = {name: getattr(self, name) for name in ("connect_timeout", "first_token_timeout", "idle_timeout")}
-        check_options(self.model, seconds, self.retries, self.window, self._http)
         if type(self.max_tokens) is not int or self.max_tokens < 1:
             raise ConfigError(f"max_tokens is {self.max_tokens!r}; it is a number of tokens above 0")
-        base = self._base_url if self._base_url is not None else os.environ.get("ANTHROPIC_BASE_URL") or PUBLIC_URL
-        url, basic = parse_url("base_url", base)
-        self._url = url.copy_with(path=f"{_base_path(url.path)}/v1/messages")
-        headers = {
-            "accept": "text/event-stream, application/json",
-            "accept-encoding": "identity",
-            "anthropic-version": VERSION,
-        }
-        key = check_key(self._api_key if self._api_key is not None else os.environ.get("ANTHROPIC_API_KEY", ""))
-        if key:
-            headers["x-api-key"] = key
-        if basic:
-            headers["authorization"] = basic
-        patience = Patience(self.first_token_timeout, self.idle_timeout, place(self._url))
-        self._endpoint = Endpoint(self._http)
-        scrub = scrubber(key, basic, url, self._more)
-        self._exchange = Exchange(self._endpoint, self._url, headers, scrub, patience, self.connect_timeout, self._more)
-
-    @property
-    def name(self) -> str:
-        """The model's name at the provider."""
-        return self.model
-
-    def __repr__(self) -> str:
-        return f"AnthropicMessages({self.model!r}, base_url={place(self._url).removesuffix('/v1/messages')!r})"
-
-    @asynccontextmanager
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[ModelEvent], None]:
-        """Send one request and open its reply.
-
-        Returns: an async context manager whose value iterates over the reply's events. It ends after a `ModelDone`;
-        tool calls have stable indexes, and ids that differ from each other and from those in `request.messages`.
-
-        Raises, on entering or while iterating, each with the text that had come in `partial`:
-          ModelUnavailable: no connection (codes `connect`, `network`), a fault of the server (`overloaded_error`,
-            `api_error`), silence (`timeout`), a reply cut off (`truncated`), one with neither text nor calls
-            (`empty`), or what is no reply (`bad-response`). `stale-connection`: a kept connection was dead before it
-            answered, and the next attempt opens a new one.
-          RateLimited: too many requests; or, not retryable and with code `insufficient_quota`, no credit left.
-          ContextOverflow: the prompt does not fit.
-          Refused: the model declined, or the provider ended the reply.
-          BadRequest: the provider will never take this request; also for a redirect.
-
-        Cancellation: leaving the block, also by cancellation, closes the connection unless the reply was complete.
-        """
-        incoming = await self._send(request)
-        try:
-            yield incoming
-            # Only after a normal end of the block: nobody who was cancelled or has failed waits for this.
-            if not incoming.closed:
-                await incoming.drain()
-        finally:
-            if not incoming.closed:
-                await incoming.aclose()
-
-    async def aclose(self) -> None:
-        """Close the idle connections of the current trio loop. The model stays usable.
-
-        Cancellation: they are closed nevertheless.
-        """
-        await self._endpoint.aclose()
+        super().__attrs_post_init__()
 
     async def _send(self, request: ModelRequest) -> Incoming:
         body, reply_tool = messages_body(self.model, request, self._settings, self.max_tokens)
         taken = (call.id for message in request.messages for call in message.tool_calls)
         reply = MessagesReply(self._exchange.scrub, taken, reply_tool)
         return await self._exchange.send(lambda: body, reply, self._wall_clock)
-
-
-def _base_path(path: str) -> str:
-    """Return the path in front of `/v1/messages`, either of which is often copied along.
-
-    Raises: `ConfigError` for the path of another interface, under which there is no such thing.
-    """
-    other = _OTHER_END.search(path)
-    if other is not None:
-        raise ConfigError(
-            f"base_url ends in /{other['end']}; give the address in front of /v1/messages, like {PUBLIC_URL}"
-        )
-    return _OWN_END.sub("", path, count=1)

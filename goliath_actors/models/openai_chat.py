@@ -1,27 +1,21 @@
 """A model behind the chat-completions dialect: OpenAI, llama.cpp, Ollama, vLLM, LM Studio, and proxies for others.
 
-Uses the other modules of this package. One request is one attempt: nothing here retries, since
-only the request room knows whether anything was released already (T11).
+Uses the other modules of this package.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import final
+from collections.abc import Mapping
+from typing import ClassVar, final
 
 import attrs
 
-from goliath_actors.abc import ModelEvent, ModelRequest
+from goliath_actors.abc import ModelRequest
 from goliath_actors.errors import ConfigError
 
-from ._exchange import Exchange, MoreHeaders, as_settings, check_headers, check_key, check_options, scrubber
-from ._http import httpx, parse_url, place
-from ._incoming import Incoming, Patience
-from ._pool import Endpoint
+from ._adapter import Adapter, Dialect
+from ._incoming import Incoming
 from ._reply import Reply
 from ._wire import Writer, request_body
 
@@ -47,9 +41,13 @@ def _base_path(path: str) -> str:
     return base
 
 
+def _credentials(key: str, basic: str | None) -> Mapping[str, str]:
+    return {"authorization": f"Bearer {key}" if key else basic or ""} if key or basic else {}
+
+
 @final
 @attrs.define(eq=False, repr=False)
-class OpenAIChat:
+class OpenAIChat(Adapter):
     """A model at an address that speaks chat completions, streaming by default.
 
     Arguments:
@@ -76,82 +74,11 @@ class OpenAIChat:
     Time-outs run on trio's clock. The key is in no repr, error or event.
     """
 
-    model: str
-    _base_url: str | None = attrs.field(alias="base_url", default=None, kw_only=True)
-    _api_key: str | None = attrs.field(alias="api_key", default=None, kw_only=True)
-    connect_timeout: float = attrs.field(default=10.0, kw_only=True)
-    first_token_timeout: float = attrs.field(default=120.0, kw_only=True)
-    idle_timeout: float = attrs.field(default=60.0, kw_only=True)
-    retries: int = attrs.field(default=2, kw_only=True)
-    _settings: Mapping[str, object] = attrs.field(alias="settings", default=None, converter=as_settings, kw_only=True)
-    window: int | None = attrs.field(default=None, kw_only=True)
-    _more: MoreHeaders | None = attrs.field(alias="headers", default=None, converter=check_headers, kw_only=True)
-    _http: httpx.AsyncClient | None = attrs.field(alias="http", default=None, kw_only=True)
-    _url: httpx.URL = attrs.field(init=False)
-    _endpoint: Endpoint = attrs.field(init=False)
-    _exchange: Exchange = attrs.field(init=False)
+    _dialect: ClassVar[Dialect] = Dialect(
+        ("OPENAI_BASE_URL", "OPENAI_API_KEY"), PUBLIC_URL, _base_path, "/chat/completions", _credentials
+    )
+
     _writer: Writer = attrs.field(factory=Writer, init=False)
-    # For the dates in `Retry-After`; an attribute so that a test can stand at any of them.
-    _wall_clock: Callable[[], float] = attrs.field(default=time.time, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        seconds = {name: getattr(self, name) for name in ("connect_timeout", "first_token_timeout", "idle_timeout")}
-        check_options(self.model, seconds, self.retries, self.window, self._http)
-        base = self._base_url if self._base_url is not None else os.environ.get("OPENAI_BASE_URL") or PUBLIC_URL
-        url, basic = parse_url("base_url", base)
-        self._url = url.copy_with(path=f"{_base_path(url.path)}/chat/completions")
-        headers = {"accept": "text/event-stream, application/json", "accept-encoding": "identity"}
-        key = check_key(self._api_key if self._api_key is not None else os.environ.get("OPENAI_API_KEY", ""))
-        if key or basic:
-            headers["authorization"] = f"Bearer {key}" if key else basic or ""
-        patience = Patience(self.first_token_timeout, self.idle_timeout, place(self._url))
-        self._endpoint = Endpoint(self._http)
-        scrub = scrubber(key, basic, url, self._more)
-        self._exchange = Exchange(self._endpoint, self._url, headers, scrub, patience, self.connect_timeout, self._more)
-
-    @property
-    def name(self) -> str:
-        """The model's name at the provider."""
-        return self.model
-
-    def __repr__(self) -> str:
-        return f"OpenAIChat({self.model!r}, base_url={place(self._url).removesuffix('/chat/completions')!r})"
-
-    @asynccontextmanager
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[ModelEvent], None]:
-        """Send one request and open its reply.
-
-        Returns: an async context manager whose value iterates over the reply's events. It ends after a `ModelDone`;
-        tool calls have stable indexes, and ids that differ from each other and from those in `request.messages`.
-
-        Raises, on entering or while iterating, each with the text that had come in `partial`:
-          ModelUnavailable: no connection (codes `connect`, `network`), a fault of the server, silence (`timeout`), a
-            reply cut off (`truncated`), one with neither text nor calls (`empty`), or what is no reply
-            (`bad-response`). `stale-connection`: a kept connection was dead before it answered, and the next attempt
-            opens a new one.
-          RateLimited: too many requests; or, not retryable and with code `insufficient_quota`, no credit left.
-          ContextOverflow: the prompt does not fit.
-          Refused: the provider's filter, or the model, declined.
-          BadRequest: the provider will never take this request; also for a redirect.
-
-        Cancellation: leaving the block, also by cancellation, closes the connection unless the reply was complete.
-        """
-        incoming = await self._send(request)
-        try:
-            yield incoming
-            # Only after a normal end of the block: nobody who was cancelled or has failed waits for this.
-            if not incoming.closed:
-                await incoming.drain()
-        finally:
-            if not incoming.closed:
-                await incoming.aclose()
-
-    async def aclose(self) -> None:
-        """Close the idle connections of the current trio loop. The model stays usable.
-
-        Cancellation: they are closed nevertheless.
-        """
-        await self._endpoint.aclose()
 
     async def _send(self, request: ModelRequest) -> Incoming:
         taken = (call.id for message in request.messages for call in message.tool_calls)
