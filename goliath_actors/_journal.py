@@ -343,7 +343,7 @@ class EventStream:
     async def __anext__(self) -> Event:
         await trio.lowlevel.checkpoint()
         while True:
-            event = self._take()
+            event = self.next_nowait()
             if event is not None:
                 return event
             if self._journal.ended:
@@ -353,7 +353,11 @@ class EventStream:
             with self._guard():
                 await self._journal._changed.park()
 
-    def _take(self) -> Event | None:
+    def next_nowait(self) -> Event | None:
+        """Return the next event if there is one already; None if it is yet to come, or if there is none any more.
+
+        Texts that have come meanwhile are one event, as always. Never blocks, and is no checkpoint.
+        """
         if self._prefix:
             return self._prefix.pop()
         log = self._journal._log

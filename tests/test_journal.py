@@ -66,7 +66,7 @@ def test_whatever_a_reader_does_it_gets_all_text_and_all_events_in_order(script:
                 run.emit(Escalate, reason="x")
                 others += 1
             elif item == 0:
-                while (event := stream._take()) is not None:
+                while (event := stream.next_nowait()) is not None:
                     got.append(event)
             else:
                 run.delta(item)

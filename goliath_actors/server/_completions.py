@@ -26,7 +26,7 @@ from ._hosted import Asking, Hosted, Visitor
 from ._hosting import Hosting
 from ._problems import Problem, run_problem
 from ._recovery import Recovery
-from ._streams import StreamResponse, while_connected
+from ._streams import PING, StreamResponse, while_connected
 from ._wire import dumps
 
 __all__ = ["Completions", "respond_error"]
@@ -143,22 +143,13 @@ class Completions:
 
         yield chunk({"role": "assistant", "content": ""})
         shown = _Shown()
-        events = hosted.run.events()
-        while True:
-            event: Event | None = None
-            with trio.move_on_after(self.hosting.config.keep_alive):
-                try:
-                    event = await anext(events)
-                except StopAsyncIteration:
-                    break
-            if event is None:
-                yield b": keep-alive\n\n"
-                continue
-            text = shown.more(event)
+        feed = self.hosting.feed(hosted)
+        while (events := await feed.take()) is not None:
+            text = "".join([shown.more(event) for event in events])
             if text:
                 yield chunk({"content": text})
-            if isinstance(event, TextDelta):
-                await trio.sleep(self.hosting.config.delta_interval)
+            elif not events:
+                yield PING
         if _result(hosted.run) is None:
             _, error = self._failed(hosted)
             yield _data({"error": error})

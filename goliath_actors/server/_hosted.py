@@ -109,9 +109,12 @@ class Hosted:
     handed: list[Hosted] = attrs.Factory(list)
     # Streams that wait for the next event, to be woken for an aside.
     waiting: set[trio.CancelScope] = attrs.Factory(set)
+    # How many streams follow it, and what one of them sent last, if others do.
+    streams: int = 0
+    framed: tuple[list[Event], bytes] | None = None
 
     def hear(self, event: Event) -> None:
-        """Called with every event of the run, where it happens."""
+        """Called with every event of the run but its texts, where it happens."""
         self.id = event.run_id
         if isinstance(event, RunFinished):
             self.last_seq = event.seq

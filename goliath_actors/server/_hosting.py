@@ -15,6 +15,7 @@ from goliath_actors import Agent, Conversation, Run, Runtime, ToolLoop, approve_
 from goliath_actors.errors import StoreError
 
 from ._config import ServerConfig
+from ._feed import Feed, Pace
 from ._hosted import Asking, Hosted, Visitor, ask_client
 from ._ledger import Acceptance, Ledger
 from ._problems import Problem
@@ -37,6 +38,7 @@ class Hosting:
     # Any: the application's own context.
     make_context: Callable[[Visitor], Any] | None = None
     draining: bool = False
+    pace: Pace = attrs.field(init=False)
     _runs: dict[str, Hosted] = attrs.Factory(dict)
     # Runs that are over, oldest first, with when they may be forgotten.
     _over: deque[tuple[float, str]] = attrs.Factory(deque)
@@ -46,6 +48,13 @@ class Hosting:
     _background: list[trio.CancelScope] = attrs.Factory(list)
     _keeping: int = 0
     _quiet: trio.Event = attrs.Factory(trio.Event)
+
+    def __attrs_post_init__(self) -> None:
+        self.pace = Pace(self.config.delta_interval)
+
+    def feed(self, hosted: Hosted, after: int = 0) -> Feed:
+        """Return the events of a run from behind `after`, as a stream is to send them."""
+        return Feed(hosted, self.pace, self.config.keep_alive, hosted.run.events(after))
 
     # --- finding ----------------------------------------------------------------------------------------------------
 

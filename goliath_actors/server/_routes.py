@@ -155,7 +155,7 @@ class Routes:
         # A second request with the same key does not own the run: the first one's client may still be there.
         left = _nothing if detach or again else lambda: hosted.run.abort("the client left")
         if streams:
-            return StreamResponse(lambda: follow(hosted, self.config), headers, left)
+            return StreamResponse(lambda: follow(self.hosting, hosted), headers, left)
         if not wait:
             return respond(self._short(place, hosted), 202, headers)
         complete = False
@@ -188,7 +188,7 @@ class Routes:
         hosted = self._find(place, run_id)
         if hosted is not None:
             await trio.lowlevel.checkpoint()
-            return StreamResponse(lambda: follow(hosted, self.config, after), self._headers(place, run_id))
+            return StreamResponse(lambda: follow(self.hosting, hosted, after), self._headers(place, run_id))
         row = await self._recorded(place, run_id)
         return StreamResponse(lambda: _only_end(place, row, after), self._headers(place, run_id))
 

@@ -6,7 +6,7 @@ it has not read is read later, texts merged. Nothing here is awaited by a run.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from goliath_actors.events import Event, RunFinished, TextDelta
 
 from ._config import ServerConfig
 from ._hosted import Hosted
+from ._hosting import Hosting
 from ._wire import event_data, event_id, frame, run_outcome
 
 __all__ = ["STREAM_HEADERS", "StreamResponse", "follow", "while_connected"]
@@ -109,51 +110,57 @@ async def while_connected(request: Request, wait: Callable[[], Awaitable[None]])
     return there
 
 
-async def follow(hosted: Hosted, config: ServerConfig, after: int = 0) -> AsyncGenerator[bytes, None]:
-    """Yield a run's events as frames, from behind `after`; the last one carries how the run ended.
+async def follow(hosting: Hosting, hosted: Hosted, after: int = 0) -> AsyncGenerator[bytes, None]:
+    """Yield a run's events as frames, from behind `after`; the last one carries how the run ended. Frames of what is
+    there together are one piece.
 
     Beside the run's own events there are `confirmation-open` and `confirmation-closed`, which have no id: whoever comes
     late, or again, is told of the questions that are open.
 
     Cancellation: the run is untouched.
     """
-    yield RETRY
-    told = len(hosted.asides)
-    for question in list(hosted.questions.values()):
+    feed = hosting.feed(hosted, after)
+    opening = [RETRY]
+    for question in hosted.questions.values():
         kind = "confirmation-open"
-        yield frame(kind, {"kind": kind, "run_id": hosted.id, **question.data()})
-    events = hosted.run.events(after)
-    while True:
-        event, ended, timed_out = await _next(hosted, events, told, config.keep_alive)
-        for kind, data in hosted.asides[told:]:
-            yield frame(kind, data)
-        told = len(hosted.asides)
-        if ended:
-            return
-        if event is not None:
-            yield event_frame(hosted, event, config)
-            if isinstance(event, TextDelta):  # what comes meanwhile is merged
-                await trio.sleep(config.delta_interval)
-        elif timed_out:
-            yield PING
+        opening.append(frame(kind, {"kind": kind, "run_id": hosted.id, **question.data()}))
+    yield b"".join(opening)
+    hosted.streams += 1
+    try:
+        while True:
+            events = await feed.take()
+            piece = b"".join([frame(kind, data) for kind, data in feed.asides()])
+            if events is None:
+                if piece:
+                    yield piece
+                return
+            if events:
+                piece += _frames(hosted, events, hosting.config)
+            yield piece or PING
+    finally:
+        hosted.streams -= 1
+        if not hosted.streams:
+            hosted.framed = None
 
 
-async def _next(
-    hosted: Hosted, events: AsyncIterator[Event], told: int, keep_alive: float
-) -> tuple[Event | None, bool, bool]:
-    """Return the next event, whether there is none, and whether the time ran out without one or an aside."""
-    if len(hosted.asides) > told:
-        await trio.lowlevel.checkpoint()
-        return None, False, False
-    with trio.move_on_after(keep_alive) as scope:
-        hosted.waiting.add(scope)
-        try:
-            return await anext(events), False, False
-        except StopAsyncIteration:
-            return None, True, False
-        finally:
-            hosted.waiting.discard(scope)
-    return None, False, len(hosted.asides) == told
+def _frames(hosted: Hosted, events: list[Event], config: ServerConfig) -> bytes:
+    """Return events as frames. Streams of one run that go side by side share them."""
+    if hosted.streams == 1:
+        return b"".join([event_frame(hosted, event, config) for event in events])
+    if hosted.framed is not None and _alike(hosted.framed[0], events):
+        return hosted.framed[1]
+    piece = b"".join([event_frame(hosted, event, config) for event in events])
+    # How a run ended may be told in more words later, when it is known what followed it.
+    if not isinstance(events[-1], RunFinished):
+        hosted.framed = (events, piece)
+    return piece
+
+
+def _alike(ours: list[Event], theirs: list[Event]) -> bool:
+    """Say whether two streams took the same: of texts every reader has objects of its own."""
+    return len(ours) == len(theirs) and all(
+        one is other or (isinstance(one, TextDelta) and one == other) for one, other in zip(ours, theirs, strict=True)
+    )
 
 
 def event_frame(hosted: Hosted, event: Event, config: ServerConfig) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import attrs
+import msgspec
 
 from goliath_actors import Run, RunResult
 from goliath_actors.abc import Entry
@@ -26,7 +27,9 @@ _DEPTH = 64
 _WORDS = {"error"}
 
 # Line ends for some readers of event streams, and raw in JSON for none.
-_LINE_ENDS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+_LINE_ENDS = tuple((char.encode(), f"\\u{ord(char):04x}".encode()) for char in "\x85\u2028\u2029")
+
+_encode = msgspec.json.Encoder().encode
 
 
 def plain(value: Any, depth: int = 0) -> Any:
@@ -54,11 +57,15 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 def dumps(data: Any) -> bytes:
     """Return JSON as UTF-8. Halves of surrogate pairs, which no UTF-8 holds, become the replacement character."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
     try:
-        return text.encode()
+        written = _encode(data)
     except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+        text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+        written = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+    for raw, escaped in _LINE_ENDS:
+        if raw in written:
+            written = written.replace(raw, escaped)
+    return written
 
 
 def frame(event: str, data: Any, id: int | None = None) -> bytes:
