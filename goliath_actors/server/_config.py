@@ -42,8 +42,8 @@ class ServerConfig:
       body_timeout: for a request's body to arrive.
       drain_grace: how long runs may go on after the server was told to end.
       send_timeout: how long a client may leave what it was sent unread or unacknowledged before its connection ends.
-      delta_interval: texts of an answer are sent about this often, merged meanwhile; less often, up to every 75 ms, while
-        there are so many streams that sending would take more than a third of the time.
+      delta_interval: texts of an answer are sent about this often, merged meanwhile; less often, up to every 75 ms,
+        while there are so many streams that sending would take more than a third of the time.
       keep_alive: a stream with nothing to say sends a comment this often.
       keep_runs, keep_seconds: how many runs that are over can be followed from their start, and for how long.
       confirm: "client" asks the client of the run, but for agents with `approve_all`; "agent" leaves it to the agent.
