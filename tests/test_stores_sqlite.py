@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -118,6 +119,55 @@ async def test_one_conflict_in_a_batch_harms_no_neighbour(tmp_path: Path) -> Non
         for number in range(10):
             expected = Record() if number in (3, 5, 7) else Record(1, failures=number, entries_count=2)
             assert await store.load(f"k{number}") == expected
+
+
+async def test_a_batch_asks_three_statements_of_each_commit_and_savepoints_only_when_one_fails_midway(
+    tmp_path: Path,
+) -> None:
+    async with SqliteStore(tmp_path / "chat.db") as store:
+        for number in range(3):
+            await store.commit(f"k{number}", Change(append=[entry("0")]))
+
+        async def batch(ids: list[str], expect: int) -> tuple[Counter[str], list[int]]:
+            """Commit an entry to each of three conversations, in one batch; return its statements and who failed."""
+            words: Counter[str] = Counter()
+            failed: list[int] = []
+
+            async def commit(number: int) -> None:
+                change = Change(failures=number, append=[entry(ids[number]), entry("last" + ids[number])])
+                try:
+                    await store.commit(f"k{number}", change, expect=expect)
+                except StoreError:
+                    failed.append(number)
+
+            def count(statement: str) -> None:
+                words[statement.split()[0]] += 1
+
+            def watch(connection: sqlite3.Connection) -> None:
+                connection.set_trace_callback(count)
+
+            def end(connection: sqlite3.Connection) -> None:
+                connection.set_trace_callback(None)
+
+            await store._writer.run(watch)
+            async with trio.open_nursery() as nursery, busy_writer(store):
+                words.clear()
+                for number in range(3):
+                    nursery.start_soon(commit, number)
+                    await wait_all_tasks_blocked()
+            await store._writer.run(end)
+            # Without the end of what kept the writer busy, and the beginning of what ended the watch.
+            return words - Counter(BEGIN=1, COMMIT=1), sorted(failed)
+
+        each = Counter(SELECT=3, UPDATE=3, INSERT=6)
+        assert await batch(["a", "b", "c"], 1) == (Counter(BEGIN=1, COMMIT=1) + each, [])
+        # A conflict has changed nothing.
+        words, failed = await batch(["d", "e", "f"], 1)
+        assert (words, failed) == (Counter(BEGIN=1, COMMIT=1, SELECT=3), [0, 1, 2])
+        # The second one is refused when it has written something: all is undone, and done once more.
+        words, failed = await batch(["g", "0", "h"], 2)
+        assert (words["ROLLBACK"], words["SAVEPOINT"], words["COMMIT"], failed) == (2, 3, 1, [1])
+        assert [(await store.load(f"k{number}")).version for number in range(3)] == [3, 2, 3]
 
 
 async def test_a_commit_that_is_under_way_is_waited_for_and_known(tmp_path: Path) -> None:
