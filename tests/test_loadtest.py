@@ -490,9 +490,23 @@ def test_a_recorder_stays_small_however_much_it_is_told() -> None:
         seen = Observation(number / 2000, number / 2000, first=number / 2000, ended=number / 2000, status="completed")
         recorder.began(seen)
         recorder.over_with(seen)
-    assert len(recorder.buckets) == 40
+    assert len(recorder.buckets) == 20
     assert max(len(bucket.latencies) for bucket in recorder.buckets.values()) == 400
     assert recorder.latency.count == 20_000
+
+
+def test_where_nothing_ended_there_is_no_time_in_place_of_a_fast_one() -> None:
+    recorder = Recorder.over(0.0, 10.0)
+    for at in (0.1, 2.1):
+        seen = Observation(at - 0.1, at - 0.1, ended=at, status="completed")
+        recorder.began(seen)
+        recorder.over_with(seen)
+    recorder.bucket(1.2).waiting = 3
+    assert [(point["at"], point["p50"], point["waiting"]) for point in recorder.timeline()] == [
+        (0.0, pytest.approx(0.1), 0),
+        (1.0, None, 3),
+        (2.0, pytest.approx(0.1), 0),
+    ]
 
 
 @pytest.mark.parametrize(

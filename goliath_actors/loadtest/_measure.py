@@ -15,7 +15,7 @@ __all__ = ["Bucket", "Observation", "Recorder", "Status", "Track"]
 Status = Literal["completed", "stopped", "error", "aborted", "refused"]
 
 _LONGEST = 3_600_000_000  # microseconds; longer is counted as this
-_FINEST = 0.25  # seconds of one point, at least
+_FINEST = 0.5  # seconds of one point, at least
 _BUCKETS = 300  # points in the plots over time
 _SAMPLES = 400  # latencies kept of each point
 _EXAMPLE = 300  # characters
@@ -160,8 +160,8 @@ class Recorder:
         elif (place := self._random.randrange(max(seen, 1))) < _SAMPLES:
             kept[place] = value
 
-    def timeline(self) -> Sequence[Mapping[str, float]]:
-        """Return the points over time as plain data."""
+    def timeline(self) -> Sequence[Mapping[str, float | None]]:
+        """Return the points over time as plain data. A time is None where nothing ended: it is not 0."""
         points = []
         for index in sorted(self.buckets):
             bucket = self.buckets[index]
@@ -182,5 +182,5 @@ class Recorder:
         return points
 
 
-def _rank(values: Sequence[float], share: float) -> float:
-    return values[min(int(len(values) * share), len(values) - 1)] if values else 0.0
+def _rank(values: Sequence[float], share: float) -> float | None:
+    return values[min(int(len(values) * share), len(values) - 1)] if values else None

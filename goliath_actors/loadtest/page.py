@@ -136,7 +136,6 @@ def _plots(report: LoadReport) -> list[str]:
         svg = text.getvalue()
         return f'<figure role="img" aria-label="{escape(title)}">{svg[svg.index("<svg") :]}</figure>'
 
-    at = [point["at"] for point in report.timeline]
     # Where asking ended and the last answers were waited for, if that took long enough to be seen.
     end = float(report.scenario["duration"])
     waited = report.seconds > 1.05 * end
@@ -144,7 +143,8 @@ def _plots(report: LoadReport) -> list[str]:
     def over_time(*lines: tuple[str, str], factor: float = 1.0) -> Callable[[Any], None]:
         def draw(axes: Any) -> None:
             for key, label in lines:
-                axes.plot(at, [point[key] * factor for point in report.timeline], label=label, linewidth=1.6)
+                seen = [(point["at"], value * factor) for point in report.timeline if (value := point[key]) is not None]
+                axes.plot(*zip(*seen, strict=True), label=label, linewidth=1.6) if seen else axes.plot([], label=label)
             if waited:
                 axes.axvline(end, color="#888888", linestyle=":", linewidth=1.2, label="no more asks")
             axes.set_xlabel("seconds")
@@ -168,9 +168,9 @@ def _plots(report: LoadReport) -> list[str]:
     ]
 
 
-def _unit(times: Iterable[float]) -> tuple[str, float]:
+def _unit(times: Iterable[float | None]) -> tuple[str, float]:
     """Return the unit in which these seconds are read best, and what to multiply them by."""
-    return ("s", 1.0) if max(times, default=0.0) >= 2.0 else ("ms", 1e3)
+    return ("s", 1.0) if max((time for time in times if time is not None), default=0.0) >= 2.0 else ("ms", 1e3)
 
 
 def _percentile_curves(axes: Any, report: LoadReport, factor: float) -> None:

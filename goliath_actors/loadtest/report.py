@@ -30,7 +30,7 @@ class LoadReport:
     seconds: float
     # Any: plain JSON data; see `as_data`.
     figures: Mapping[str, Any]
-    timeline: Sequence[Mapping[str, float]]
+    timeline: Sequence[Mapping[str, float | None]]
     histograms: Mapping[str, str]
     reasons: Mapping[str, int]
     examples: Mapping[str, str]

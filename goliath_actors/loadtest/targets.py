@@ -203,6 +203,6 @@ def _read_outcome(outcome: Outcome, seen: Observation) -> None:
     if outcome.status == "error":
         seen.reason, seen.words = type(outcome.error).__name__, str(outcome.error)
     elif outcome.status == "aborted":
-        seen.reason = outcome.abort.cause if outcome.abort is not None else "unknown"
+        seen.reason, seen.words = outcome.abort.cause if outcome.abort is not None else "unknown", ""
     else:
-        seen.reason = ""
+        seen.reason = seen.words = ""
