@@ -385,7 +385,7 @@ def test_the_check_of_names_would_notice_a_wrong_one() -> None:
         "Run.abrot()",
         "before_tol",
         "goliath_actors.stores.OracleStore",
-        "tests/test_runtime.py::test_nothing",
+        "tests/test_runtime_waits.py::test_nothing",
         "docs/no_such_page.md",
         "scripts/deploy now",
     ):
