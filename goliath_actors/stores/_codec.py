@@ -12,7 +12,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, TypeVar
 
-import attrs
 import msgspec
 
 from goliath_actors.abc import UNSET, Change, Entry, Record, Unset
@@ -103,8 +102,8 @@ _entry_decoder = msgspec.json.Decoder(_Entry)
 _mapping_decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
 
-@attrs.frozen
-class EncodedEntry:
+# Structs, since they are made in a quarter of the time of frozen classes of attrs, a few for each commit.
+class EncodedEntry(msgspec.Struct, frozen=True, gc=False):
     """An entry to append: its id, its private `idempotency_key` if that is a text, and everything else as JSON."""
 
     id: str
@@ -112,8 +111,7 @@ class EncodedEntry:
     body: bytes
 
 
-@attrs.frozen
-class EncodedChange:
+class EncodedChange(msgspec.Struct, frozen=True):
     """A `Change` that owes nothing to its caller any more. None stands for the empty value, `UNSET` for no change."""
 
     memory: bytes | Unset | None
