@@ -5,8 +5,9 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from goliath_actors.abc import Change, Entry, Record
 from goliath_actors.errors import ConfigError, StoreConflict, StoreError
 from goliath_actors.stores import SqliteStore
+from goliath_actors.stores import _sqlite_rows as rows
 from goliath_actors.stores._group_commit import GroupCommit
+from goliath_actors.stores._sqlite_file import open_reader
 from goliath_actors.stores._write_queue import Ticket, _tell
 from goliath_actors.values import Message, Page
 
@@ -417,3 +420,32 @@ async def test_a_conflict_is_told_apart_from_damage(tmp_path: Path) -> None:
         await store.commit("k", Change())
         with pytest.raises(StoreConflict):
             await store.commit("k", Change(), expect=0)
+
+
+async def test_one_entry_one_page_and_the_record_cost_the_same_however_long_a_conversation_is(tmp_path: Path) -> None:
+    def steps(read: Callable[[sqlite3.Connection], object]) -> int:
+        """Count the steps that SQLite's machine makes."""
+        made = 0
+
+        def count() -> None:
+            nonlocal made
+            made += 1
+
+        with closing(open_reader(tmp_path / "chat.db", 1.0)) as connection:
+            read(connection)  # what it reads of the schema once
+            connection.set_progress_handler(count, 1)
+            read(connection)
+        return made
+
+    async with SqliteStore(tmp_path / "chat.db") as store:
+        for key, length in (("short", 60), ("long", 2000)):
+            await store.commit(key, Change(append=[entry(f"{n}", idempotency_key=f"i{n}") for n in range(length)]))
+        for read in (
+            partial(rows.find, idempotency_key="i59"),
+            partial(rows.find, idempotency_key="none"),
+            partial(rows.entries, before=None, after=None, limit=50, anchor=None, told=()),
+            partial(rows.entries, before=55, after=None, limit=50, anchor=60, told=()),
+            partial(rows.load, told=()),
+        ):
+            short, long = (steps(partial(read, key=key)) for key in ("short", "long"))
+            assert abs(long - short) <= 1  # one step for a table that ends there
