@@ -10,11 +10,13 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from .errors import ConfigError
 
-__all__ = ["CALLBACKS", "call_with", "check_takes", "discard"]
+__all__ = ["CALLBACKS", "call_with", "check_takes", "discard", "hears_texts", "without_texts"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 CALLBACKS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "confirm": (("request",),),
@@ -55,6 +57,17 @@ def discard(answer: object) -> None:
     """Close a coroutine that nobody will await, since its function must not be async; it would warn when freed."""
     if inspect.iscoroutine(answer):
         answer.close()
+
+
+def without_texts(function: F) -> F:
+    """Mark an `on_event` of ours that has no use for pieces of text, by far the most frequent events."""
+    function.__dict__["hears_texts"] = False
+    return function
+
+
+def hears_texts(callback: Callable[..., Any]) -> bool:
+    """Say whether an `on_event` is to be told of pieces of text."""
+    return getattr(callback, "hears_texts", True) is not False
 
 
 def check_takes(what: str, function: Callable[..., Any], *ways: tuple[str, ...]) -> None:

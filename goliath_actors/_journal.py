@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import attrs
 import trio
 
-from ._callables import discard
+from ._callables import discard, hears_texts
 from .events import Answer, Event, Retraction, RunFinished, RunQueued, TextDelta
 from .values import Diagnostic, Route, Step, Usage
 
@@ -123,15 +123,16 @@ class RunJournal:
         if self.ended:
             return
         self.seq += 1
-        now = time.time()
         last = self._log[-1] if self._log else None
         if isinstance(last, _Deltas) and len(last.parts) < MERGE_AT_MOST:
             last.parts.append(text)
         else:
-            self._log.append(_Deltas(self.seq, now, [text]))
+            self._log.append(_Deltas(self.seq, time.time(), [text]))
         self._wake()
-        if self.callbacks:
-            error = self._tell(TextDelta(self.run_id, self.conversation_id, self.seq, now, text, self.seq))
+        hearing = [callback for callback in self.callbacks if hears_texts(callback)] if self.callbacks else None
+        if hearing:
+            event = TextDelta(self.run_id, self.conversation_id, self.seq, time.time(), text, self.seq)
+            error = self._tell(event, hearing)
             if error is not None:
                 self.blame(error, "event")
                 raise error
@@ -147,13 +148,13 @@ class RunJournal:
             self.ended = True
         if self._changed is not None:
             self._wake()
-        return self._tell(event) if self.callbacks else None
+        return self._tell(event, self.callbacks) if self.callbacks else None
 
     @trio.lowlevel.disable_ki_protection  # application code, also where an event is told in a protected place
-    def _tell(self, event: Event) -> Exception | None:
+    def _tell(self, event: Event, callbacks: Iterable[Callable[[Event], object]]) -> Exception | None:
         first: Exception | None = None
         before, self.place = self.place, "event"
-        for callback in self.callbacks:
+        for callback in callbacks:
             try:
                 answer = callback(event)
                 if inspect.iscoroutine(answer):  # nothing may wait here, so nothing of it would ever run

@@ -9,8 +9,9 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from goliath_actors._callables import without_texts
 from goliath_actors._journal import MERGE_AT_MOST, RunJournal
-from goliath_actors.events import Answer, Escalate, Recall, RunFinished, RunStarted, TextDelta
+from goliath_actors.events import Answer, Escalate, Event, Recall, RunFinished, RunStarted, TextDelta
 
 
 def journal(*callbacks: Any) -> RunJournal:
@@ -184,3 +185,18 @@ async def test_the_innermost_origin_stands_and_groups_blame_their_leaves() -> No
         raise group
     assert (run.origin_of(leaf), run.origin_of(group)) == ("confirm", "confirm")
     assert run.origin_of(ValueError("unknown")) == "harness"
+
+
+def test_a_callback_that_has_no_use_for_texts_is_told_everything_else() -> None:
+    heard: list[str] = []
+
+    @without_texts
+    def hear(event: Event) -> None:
+        heard.append(event.kind)
+
+    everything: list[str] = []
+    run = journal(hear, lambda event: everything.append(event.kind))
+    run.delta("a")
+    run.emit(Escalate, reason="x")
+    assert heard == ["run-queued", "escalate"]
+    assert everything == ["run-queued", "text-delta", "escalate"]

@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from goliath_actors import Agent, Run
+from goliath_actors._callables import without_texts
 from goliath_actors.events import Event, RunFinished
 from goliath_actors.tools import Confirmed, ConfirmRequest
 
@@ -113,6 +114,7 @@ class Hosted:
     streams: int = 0
     framed: tuple[list[Event], bytes] | None = None
 
+    @without_texts
     def hear(self, event: Event) -> None:
         """Called with every event of the run but its texts, where it happens."""
         self.id = event.run_id
