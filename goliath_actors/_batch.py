@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import attrs
@@ -315,7 +316,7 @@ def _read(work: Work, made: ToolCall, offered: Mapping[str, Tool], refusal: str 
 
 def _call(work: Work, made: ToolCall, tool: Tool, checked: CheckedInput) -> Call:
     call = Call(made.id, tool, "", checked)
-    call.explain = _explaining(work, call)
+    call.explain = partial(_explained, work, call)
     call.repairs, call.written = checked.repairs, checked.data
     return call
 
@@ -387,18 +388,8 @@ def _approve(work: Work, call: Call, answer: Any) -> None:
         decline(call, reason)
 
 
-def _explaining(work: Work, call: Call) -> Callable[[Exception], str]:
-    """T5: the model is told a tool's own words, and of anything else only that it happened, under an id."""
-
-    def explain(error: Exception) -> str:
-        if not isinstance(error, ToolFailure):
-            work.journal.note(call.tool.name, "tool", error, call.call_id)
-        return _explained(work, call, error)
-
-    return explain
-
-
 def _explained(work: Work, call: Call, error: Exception) -> str:
+    """T5: the model is told a tool's own words, and of anything else only that it happened, under an id."""
     if isinstance(error, ToolFailure):
         return error.text if error.text.strip() else f"{call.tool.name} failed and did not say why."
     call.reported = describe(error)

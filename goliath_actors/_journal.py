@@ -264,7 +264,7 @@ class _Origin:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None and self._fatal:
             for leaf in leaves(error):
-                if not isinstance(leaf, Exception):
+                if not isinstance(leaf, (Exception, GeneratorExit)):  # closing a generator ends no program
                     self._journal.blame(leaf, self._journal.place or self._origin)
         elif error is not None:
             for leaf in leaves(error):

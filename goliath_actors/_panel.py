@@ -240,7 +240,7 @@ class Panel:
         Raises: what `events` raised, as the same object; `GoliathExtensionError` for what a hook raised by itself.
         """
         fault = partial(self._extension_error, row)
-        return pipe(self.roster.rows[row], self._context, fault, events, scope, verdicts)
+        return pipe(self.roster.rows[row], self._context, fault, events, scope, verdicts, self.journal.running)
 
     # --- observe ----------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
 import trio
@@ -28,17 +28,22 @@ async def pipe(
     events: AsyncIterator[T],
     scope: trio.CancelScope,
     verdicts: list[StreamVerdict],
+    running: Callable[[str], AbstractContextManager[None]],
 ) -> AsyncIterator[AsyncIterator[T]]:
     """Send `events` through every hook, in registration order. As `Panel.pipe`.
 
-    Arguments: `context` gives a hook its own; `fault` the error that stands for what a hook raised by itself.
+    Arguments: `context` gives a hook its own; `fault` the error that stands for what a hook raised by itself; `running`
+    a block whose interrupts are blamed on an origin, unless an inner one has been (`RunJournal.running`).
     """
     async with AsyncExitStack() as stack:
-        stream = events
+        stream, whose = events, "model"
+        # Around everything that is entered below: a hook's stream may raise as it is closed, too.
+        stack.enter_context(running("extension"))
         for hook in hooks:
             passed: list[BaseException] = []
             control = _Control(hook.extension, scope, verdicts)
-            upstream = await stack.enter_async_context(aclosing(_letting_through(stream, passed)))
+            upstream = await stack.enter_async_context(aclosing(_letting_through(stream, passed, running(whose))))
+            whose = "extension"
             try:
                 out = hook.call(context(hook), upstream, control)
             except Exception as error:
@@ -74,10 +79,13 @@ async def _guarded(
         raise out_of_group
 
 
-async def _letting_through(stream: AsyncIterator[T], passed: list[BaseException]) -> AsyncGenerator[T, None]:
+async def _letting_through(
+    stream: AsyncIterator[T], passed: list[BaseException], blaming: AbstractContextManager[None]
+) -> AsyncGenerator[T, None]:
     try:
-        async for event in stream:
-            yield event
+        with blaming:
+            async for event in stream:
+                yield event
     except Exception as error:
         passed.append(error)
         raise

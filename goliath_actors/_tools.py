@@ -217,6 +217,10 @@ def _failed(work: Work, call: Call, error: Exception) -> None:
     sure = not call.tool.writes or says_so
     status: Literal["failed", "unknown"] = "failed" if sure else "unknown"
     call.outcome = ToolOutcome(status, error=error)
+    if not isinstance(
+        error, ToolFailure
+    ):  # a tool's own words are no riddle; of anything else, keep where it came from
+        work.journal.note(call.tool.name, "tool", error, call.call_id)
     call.result = call.explain(error)
     if status == "unknown":
         call.result = f"{clip(call.result, 400)} It may have taken effect: look before doing it again."

@@ -3,7 +3,9 @@ recorded as."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import traceback
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
@@ -11,7 +13,7 @@ import pytest
 import trio
 
 from goliath_actors import Agent, Extension, RunAborted, ToolFailure, open_runtime, tool
-from goliath_actors.abc import ModelRequest
+from goliath_actors.abc import ModelRequest, ModelText
 from goliath_actors.errors import ToolInputError
 from goliath_actors.events import Event, ToolFinished
 from goliath_actors.stores import InMemoryStore
@@ -78,12 +80,45 @@ class Around(Extension[Any]):
             raise self.error
 
 
+class Through(Extension[Any]):
+    """Raises in a transform: at once, behind the first event, or as it is closed; or passes all on."""
+
+    name = "through"
+
+    def __init__(self, place: str, error: BaseException) -> None:
+        self.place = place
+        self.error = error
+
+    def transform_stream(self, ctx: Any, events: Any, control: Any) -> Any:
+        if self.place == "transform called":
+            raise self.error
+        return self._passing(events)
+
+    async def _passing(self, events: Any) -> Any:
+        try:
+            async for event in events:
+                yield event
+                if self.place == "transform":
+                    raise self.error
+        finally:
+            if self.place == "transform closed":
+                raise self.error
+
+
 class InModel(ScriptedModel):
-    """A model that is interrupted."""
+    """A model that is interrupted, at once or in the middle of its reply."""
 
     error: BaseException = KeyboardInterrupt()
+    late = False
 
-    def stream(self, request: ModelRequest) -> Any:
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+        if not self.late:
+            raise self.error
+        yield self._broken_off()
+
+    async def _broken_off(self) -> AsyncIterator[Any]:
+        yield ModelText("so far ")
         raise self.error
 
 
@@ -103,6 +138,15 @@ def ending(place: str, error: BaseException, loop: str) -> tuple[Agent[Any], Cal
         model = InModel([])
         model.error = error
         return attrs.evolve(agent, model=model), None
+    if place == "model behind a transform":
+        model = InModel([])
+        model.error, model.late = error, True
+        agent = native([]) if loop == "native" else planned([])
+        agent = attrs.evolve(agent, extensions=(Through("nowhere", error), journal), model=model)
+        return agent, None
+    if place.startswith("transform"):
+        through = Through(place, error)
+        return calling(loop, "look", {"name": "x"}, tools=[look()], extensions=[through, journal]), None
     if place == "on_event":
 
         def on_event(event: Event) -> None:
@@ -126,6 +170,10 @@ def ending(place: str, error: BaseException, loop: str) -> tuple[Agent[Any], Cal
         ("on_event", "event"),
         ("around_model", "extension"),
         ("around_tool", "extension"),
+        ("transform called", "extension"),
+        ("transform", "extension"),
+        ("transform closed", "extension"),
+        ("model behind a transform", "model"),
     ],
 )
 async def test_what_ends_the_program_has_the_origin_of_its_place(
@@ -279,3 +327,21 @@ async def test_an_event_callbacks_group_of_one_fails_the_run_as_that_one(loop: s
     outcome = await end(calling(loop, "look", {"name": "x"}, tools=[look()]), on_event=on_event)
     assert outcome.error is error
     assert outcome.origin == "event"
+
+
+@LOOPS
+async def test_what_a_tool_raised_is_a_diagnostic_with_its_traceback_and_a_failure_that_it_told_is_none(
+    loop: str,
+) -> None:
+    def broken(name: str) -> Any:
+        raise LookupError(f"no {name}")
+
+    result = await run(calling(loop, "look", {"name": "x"}, tools=[look(body=broken)]))
+    (noted,) = result.diagnostics
+    assert (noted.extension, noted.phase, str(noted.error)) == ("look", "tool", "no x")
+    assert traceback.extract_tb(noted.error.__traceback__)[-1].name == "broken"
+    (finished,) = told(result, ToolFinished)
+    assert noted.about == finished.call_id
+
+    said = await run(calling(loop, "look", {"name": "x"}, tools=[look(body=raising(ToolFailure("no x")))]))
+    assert said.diagnostics == ()
