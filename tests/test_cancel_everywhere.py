@@ -20,7 +20,7 @@ import trio
 from trio.testing import MockClock
 
 from goliath_actors import Agent, Conductor, Extension, RunAborted, Runtime, ToolContext, open_runtime, tool
-from goliath_actors._envelope import Envelope, Run, current_run
+from goliath_actors._envelope import Envelope, Run
 from goliath_actors.abc import Change, ModelDone, ModelEvent, ModelRequest, ModelText, ModelUsage
 from goliath_actors.errors import ModelUnavailable
 from goliath_actors.hooks import HOOKS, Composition
@@ -28,7 +28,8 @@ from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import FailingStore, Journal, check_events
 from goliath_actors.values import Exchange, Memory, Usage
 
-CAUSES = ("caller", "requested", "deadline", "shutdown")
+from .cutting import CAUSES, Asked, Cutter
+
 ASKED = [row for row, spec in HOOKS.items() if "Conductor" in spec.asked_by]
 
 # With an error in place there are some 15,000 cases, about a minute. For a quick look CANCEL_EVERY=9 cuts every ninth
@@ -189,27 +190,6 @@ def make_agent(world: World, journal: Journal, *, escalates: bool) -> Agent[Any]
 
 
 @attrs.define(eq=False)
-class Cutter(trio.abc.Instrument):
-    """Counts the steps of the tasks that belong to one run, and cuts after the n-th of them."""
-
-    at: int | None = None
-    steps: int = 0
-    run: Envelope | None = None
-    cut: Any = None
-    problem: Exception | None = None
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        if self.run is None or task.context.get(current_run) is not self.run:
-            return
-        self.steps += 1
-        if self.steps == self.at:
-            try:
-                self.cut()
-            except Exception as error:  # an instrument that raises is silently taken off: keep it for the test
-                self.problem = error
-
-
-@attrs.define(eq=False)
 class Played:
     """What came of one simulated run."""
 
@@ -231,7 +211,7 @@ def play(*, escalates: bool = False, error: str | None = None, cause: str = "", 
     key = "agent/c"
     planned = {"store load": {"load": InPlace("load")}, "store commit": {"commit": InPlace("commit")}}
     store = FailingStore(inner, planned.get(error or "", {}))  # type: ignore[arg-type]
-    found: dict[str, Any] = {"asker": "", "reply": None}
+    asked, second = Asked(cutter, cause), list[Run]()
 
     async def main() -> Played:
         recent = [Exchange(f"old {n}", "answer", 0.0) for n in range(3)]
@@ -240,41 +220,12 @@ def play(*, escalates: bool = False, error: str | None = None, cause: str = "", 
         runtime: Runtime
         with trio.CancelScope() as outer:
             async with open_runtime(make_agent(world, journal, escalates=escalates), store=store) as runtime:
-                scope = trio.CancelScope()
-
-                async def ask() -> None:
-                    with scope:
-                        try:
-                            found["reply"] = await runtime.run("go", conversation_id="c", timeout=1e9)
-                            found["asker"] = "answered"
-                        except Exception as reply:
-                            found["reply"], found["asker"] = reply, "raised"
-                    if scope.cancelled_caught:
-                        found["asker"] = "cancelled"
-
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(ask)
-                    await accepted(runtime)
-                    actor = runtime._doors.acceptance.entry("agent").actors.get("c")
-                    assert actor is not None
-                    run = actor.current
-                    assert isinstance(run, Envelope)
-
-                    def cut_deadline() -> None:
-                        run.deadline = run.scope.deadline = trio.current_time()
-
-                    cutter.run = run
-                    cutter.cut = {
-                        "caller": scope.cancel,
-                        "requested": lambda: run.request_abort("requested", "cut here"),
-                        "deadline": cut_deadline,
-                        "shutdown": outer.cancel,
-                        "": lambda: None,
-                    }[cause]
-                    found["run"] = run
-                    found["second"] = runtime.submit("SECOND", conversation_id="c")
-                    if at == 0:
-                        cutter.cut()
+                await asked.ask(
+                    runtime,
+                    outer,
+                    lambda: runtime.run("go", conversation_id="c", timeout=1e9),
+                    lambda: second.append(runtime.submit("SECOND", conversation_id="c")),
+                )
         await trio.testing.wait_all_tasks_blocked()
         record = await inner.load(key)
         left = trio.lowlevel.current_statistics().tasks_living - before
@@ -283,23 +234,17 @@ def play(*, escalates: bool = False, error: str | None = None, cause: str = "", 
         return Played(
             world,
             journal,
-            found["run"],
-            found["second"],
+            asked.run,
+            second[0],
             cutter.steps,
-            found["asker"],
-            found["reply"],
+            asked.asker,
+            asked.reply,
             record.memory,
             record.private,
             left,
         )
 
     return trio.run(main, clock=MockClock(autojump_threshold=0), instruments=[cutter])
-
-
-async def accepted(runtime: Runtime) -> None:
-    """Wait until the ask is accepted, a step of the asker's task away, without letting the run itself step further."""
-    while runtime._doors.acceptance.entry("agent").actors.get("c") is None:
-        await trio.lowlevel.checkpoint()
 
 
 def judge_ending(played: Any, cause: str, error: str | None) -> None:

@@ -25,8 +25,9 @@ from goliath_actors.hooks import HOOKS
 from goliath_actors.testing import FailingStore, Journal, check_events
 from goliath_actors.tools import Suspend
 
+from .cutting import CAUSES, Asked, Cutter
 from .native import check_closed, history, said
-from .test_cancel_everywhere import CAUSES, Cutter, InPlace
+from .test_cancel_everywhere import InPlace
 from .test_cancel_everywhere_toolloop import Everything, SlowStore, StepModel, World
 
 SCENES = ("suspend", "resume", "steer")
@@ -131,7 +132,7 @@ def play(scene: str, *, error: str | None = None, cause: str = "", at: int | Non
         planned = {"commit": [None] * (int(error[-1]) - 1) + [InPlace("commit")]}
     fail: dict[str, Any] = {}  # filled when the part that is cut begins
     store = FailingStore(inner, fail)
-    found: dict[str, Any] = {}
+    asked = Asked(cutter, cause)
 
     async def main() -> Played:
         agent = agent_of(world, journal, waits=scene != "steer")
@@ -149,42 +150,15 @@ def play(scene: str, *, error: str | None = None, cause: str = "", at: int | Non
                 if scene == "steer":
                     world.on_step = lambda: conversation.steer("by hand")
                 world.armed = True
-                scope = trio.CancelScope()
 
-                async def ask() -> None:
-                    with scope:
-                        try:
-                            if scene == "resume":
-                                await conversation.resume(answers, timeout=1e9)
-                            else:
-                                await conversation.run("go", timeout=1e9)
-                        except Exception as problem:  # what it was is the outcome's
-                            found["raised"] = problem
+                async def door() -> None:
+                    if scene == "resume":
+                        await conversation.resume(answers, timeout=1e9)
+                    else:
+                        await conversation.run("go", timeout=1e9)
 
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(ask)
-                    actor = None
-                    while actor is None or not isinstance(actor.current, Envelope):
-                        await trio.lowlevel.checkpoint()
-                        actor = runtime._doors.acceptance.entry("agent").actors.get("c")
-                    run = actor.current
-                    found["run"] = run
-
-                    def cut_deadline() -> None:
-                        run.deadline = run.scope.deadline = trio.current_time()
-
-                    cutter.run = run
-                    cutter.cut = {
-                        "caller": scope.cancel,
-                        "requested": lambda: run.request_abort("requested", "cut here"),
-                        "deadline": cut_deadline,
-                        "shutdown": outer.cancel,
-                        "": lambda: None,
-                    }[cause]
-                    if at == 0:
-                        cutter.cut()
-                run = found["run"]
-                followed = run.followed_by
+                await asked.ask(runtime, outer, door)
+                followed = asked.run.followed_by
                 if followed is not None:
                     await followed.face.wait_ended()
         assert cutter.problem is None
@@ -206,7 +180,7 @@ def play(scene: str, *, error: str | None = None, cause: str = "", at: int | Non
             await conversation.run("SECOND")
         left = trio.lowlevel.current_statistics().tasks_living - before
         entries = await history(inner, later, "c")
-        return Played(world, journal, found["run"], found["run"].followed_by, cutter.steps, entries, left, waited)
+        return Played(world, journal, asked.run, asked.run.followed_by, cutter.steps, entries, left, waited)
 
     return trio.run(main, clock=MockClock(autojump_threshold=0), instruments=[cutter])
 

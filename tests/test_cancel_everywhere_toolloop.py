@@ -38,8 +38,9 @@ from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import FailingStore, Journal
 from goliath_actors.values import Message, Usage
 
+from .cutting import CAUSES, Asked, Cutter
 from .native import check_closed, check_valid, history
-from .test_cancel_everywhere import CAUSES, Cutter, InPlace, accepted, judge_ending
+from .test_cancel_everywhere import InPlace, judge_ending
 
 REWRITES = {"before_rewrite", "after_rewrite"}
 ASKED = [row for row, spec in HOOKS.items() if "ToolLoop" in spec.asked_by and row not in REWRITES]
@@ -256,7 +257,7 @@ def play(*, error: str | None = None, cause: str = "", at: int | None = None) ->
     elif error is not None and error.startswith("store"):
         planned = {error[6:]: InPlace(error)}
     store = FailingStore(inner, planned)
-    found: dict[str, Any] = {"asker": "", "reply": None}
+    asked, second = Asked(cutter, cause), list[Run]()
 
     async def main() -> Played:
         await inner.commit(key, Change(append=OLD))
@@ -265,41 +266,12 @@ def play(*, error: str | None = None, cause: str = "", at: int | None = None) ->
         runtime: Runtime
         with trio.CancelScope() as outer:
             async with open_runtime(agent, store=store) as runtime:
-                scope = trio.CancelScope()
-
-                async def ask() -> None:
-                    with scope:
-                        try:
-                            found["reply"] = await runtime.run("go", conversation_id="c", timeout=1e9)
-                            found["asker"] = "answered"
-                        except Exception as reply:
-                            found["reply"], found["asker"] = reply, "raised"
-                    if scope.cancelled_caught:
-                        found["asker"] = "cancelled"
-
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(ask)
-                    await accepted(runtime)
-                    actor = runtime._doors.acceptance.entry("agent").actors.get("c")
-                    assert actor is not None
-                    run = actor.current
-                    assert isinstance(run, Envelope)
-
-                    def cut_deadline() -> None:
-                        run.deadline = run.scope.deadline = trio.current_time()
-
-                    cutter.run = run
-                    cutter.cut = {
-                        "caller": scope.cancel,
-                        "requested": lambda: run.request_abort("requested", "cut here"),
-                        "deadline": cut_deadline,
-                        "shutdown": outer.cancel,
-                        "": lambda: None,
-                    }[cause]
-                    found["run"] = run
-                    found["second"] = runtime.submit("SECOND", conversation_id="c")
-                    if at == 0:
-                        cutter.cut()
+                await asked.ask(
+                    runtime,
+                    outer,
+                    lambda: runtime.run("go", conversation_id="c", timeout=1e9),
+                    lambda: second.append(runtime.submit("SECOND", conversation_id="c")),
+                )
         await trio.testing.wait_all_tasks_blocked()
         await check_held(runtime, inner, key)
         if error is not None and error.startswith("store commit"):
@@ -313,11 +285,11 @@ def play(*, error: str | None = None, cause: str = "", at: int | None = None) ->
         return Played(
             world,
             journal,
-            found["run"],
-            found["second"],
+            asked.run,
+            second[0],
             cutter.steps,
-            found["asker"],
-            found["reply"],
+            asked.asker,
+            asked.reply,
             await history(inner, agent, "c"),
             record.private,
             left,
