@@ -166,6 +166,22 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path) -> None:
     assert code == 2
 
 
+def test_a_second_server_of_one_file_is_refused_and_one_that_crashed_is_in_nobodys_way(tmp_path: Path) -> None:
+    arguments = ("--model", "demo", "--store", "chat.db")
+    with serving(tmp_path, *arguments) as server:
+        (tmp_path / "link.db").symlink_to("chat.db")
+        for name in ("chat.db", "link.db"):
+            code, said = refused(tmp_path, "--port", "0", "--store", name)
+            assert code == 2
+            assert f"is served by another process already (process {server.process.pid})" in " ".join(said.split())
+        assert server.call("POST", "/v1/conversations/c/runs", {"ask": "2 * 21"}).status == 200
+        with serving(tmp_path, "--model", "demo", "--store", "other.db") as other:
+            assert other.end() == 0
+        assert server.end(signal.SIGKILL) == -signal.SIGKILL
+    with serving(tmp_path, *arguments) as server:
+        assert server.end() == 0
+
+
 # --- nothing acknowledged is lost -----------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from goliath_actors.metrics import Metrics
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.values import DrainReport
 
+from ._alone import alone_with
 from ._app import create_app, recorded
 from ._config import ServerConfig
 from ._hosted import Visitor
@@ -85,7 +86,8 @@ async def serve(
 
     Returns: how many runs ended by themselves, and how many were aborted, once the server was to end.
 
-    Raises: `ConfigError` for an address that cannot be had; as `open_runtime`.
+    Raises: `ConfigError` for an address that cannot be had, and for the file of a `SqliteStore` that another process
+    serves; as `open_runtime`.
 
     Cancellation: every run is aborted (cause `shutdown`), its observers are told, connections end.
     """
@@ -96,7 +98,7 @@ async def serve(
     # Those that are tools of others, too: clients may ask them, and what they are asked is to be on record.
     everybody = with_subagents(agents)
     watched = everybody if metrics is None else [metrics.watch(agent) for agent in everybody]
-    with open_socket(config) as listener:
+    with alone_with(store), open_socket(config) as listener:
         async with open_runtime(
             *[recorded(agent, ledger) for agent in watched],
             store=store,

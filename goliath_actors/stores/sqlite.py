@@ -120,6 +120,11 @@ class SqliteStore(ConnectedStore[sqlite3.Connection, Work[Any]]):
     _writer: WriteQueue[Work[Any]] = attrs.field(init=False, default=attrs.Factory(_writer_of, takes_self=True))
 
     @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    @property
     def _where(self) -> str:
         return str(self._path)
 
