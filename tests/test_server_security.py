@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from goliath_actors.server import (
     make_token,
     read_tokens,
 )
+from goliath_actors.server._tokens import TokenFile
 from goliath_actors.testing import Gate, ScriptedModel, tool_calls
 
 from .web import Web, open_web, read_all
@@ -203,6 +206,60 @@ def test_a_token_file_is_read_and_its_mistakes_are_named_by_line_and_never_shown
             read_tokens(f"{line}\n{wrong}", "tokens.txt")
         assert "tokens.txt, line 2" in str(caught.value)
         assert ADA not in str(caught.value)
+
+
+async def test_a_token_file_that_changes_is_read_again_and_one_that_is_broken_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "tokens.txt"
+    ada, ops = (f"{name} chat {hash_token(token)}\n" for name, token in (("ada", ADA), ("ops", OPS)))
+    file.write_text(ada)
+    config = ServerConfig(tokens=[Token("rd", ["read"], hash_token(READER))], token_file=str(file))
+    async with open_web(agent(), config=config) as web:
+
+        async def entered() -> list[int]:
+            return [await status(web, "GET", "/v1/conversations", token) for token in (ADA, OPS, READER)]
+
+        assert await entered() == [200, 401, 200]
+        file.write_text(ada + ops)
+        assert await entered() == [200, 200, 200]
+        file.write_text(ops)
+        assert await entered() == [401, 200, 200]
+        for wrong in ("ada chat nonsense\n", ""):
+            file.write_text(wrong)
+            assert await entered() == [401, 200, 200]
+        file.unlink()
+        assert await entered() == [401, 200, 200]
+        file.write_text(ada)
+        assert await entered() == [200, 401, 200]
+    said = [record.message for record in caplog.records if "those who could enter" in record.message]
+    assert ["line 1" in said[0], "no token" in said[1], "cannot be read" in said[2]] == [True] * 3
+    assert len(said) == 3
+
+
+def test_a_token_file_is_read_again_only_when_it_has_changed(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.txt"
+    file.write_text(f"ada chat {hash_token(ADA)}\n")
+    os.utime(file, (1000, 1000))
+    tokens = TokenFile(str(file))
+    first = tokens.tokens()
+    assert tokens.tokens() is first
+    os.utime(file, (2000, 2000))
+    assert tokens.tokens() is not first
+    # As long as its date is of this very moment it may change again within the same tick of the clock.
+    file.touch()
+    assert tokens.tokens() is not tokens.tokens()
+
+
+def test_a_token_file_without_a_token_lets_no_server_start(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.txt"
+    for text, why in ((None, "cannot be read"), ("# nobody\n", "has no token"), ("x", "line 1")):
+        if text is not None:
+            file.write_text(text)
+        with pytest.raises(ConfigError, match=why):
+            ServerConfig(token_file=str(file))
+    file.write_text(f"ada chat {hash_token(ADA)}\n")
+    assert not ServerConfig(host="0.0.0.0", token_file=str(file)).shows_errors
 
 
 # --- without tokens -------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -144,7 +143,8 @@ def _config(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Server
     config: ServerConfig = _server_room().ServerConfig(
         host=arguments.host,
         port=arguments.port,
-        tokens=_tokens(arguments.token_file, environ),
+        tokens=_tokens(environ),
+        token_file=arguments.token_file,
         insecure=arguments.insecure,
         allowed_hosts=arguments.allow_host,
         cors_origins=arguments.cors_origin,
@@ -158,22 +158,9 @@ def _config(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Server
     return config
 
 
-def _tokens(file: str | None, environ: Mapping[str, str]) -> tuple[Token, ...]:
-    """Read the tokens of the file and of the environment."""
-    read = _server_room().read_tokens
-    found: tuple[Token, ...] = ()
-    if file is not None:
-        try:
-            found += read(Path(file).read_text(encoding="utf-8"), file)
-        except (OSError, UnicodeDecodeError) as error:
-            why = (isinstance(error, OSError) and error.strerror) or str(error)
-            raise ConfigError(
-                f"the token file {file!r} cannot be read ({why}); 'goliath-actors token NAME >> {file}' makes one"
-            ) from error
-        if not found:
-            raise ConfigError(f"the token file {file!r} has no token; 'goliath-actors token NAME' makes one")
-    if environ.get(TOKENS, "").strip():
-        found += read(environ[TOKENS].replace(";", "\n"), TOKENS)
+def _tokens(environ: Mapping[str, str]) -> tuple[Token, ...]:
+    """Read the tokens of the environment."""
+    found: tuple[Token, ...] = _server_room().read_tokens(environ.get(TOKENS, "").replace(";", "\n"), TOKENS)
     return found
 
 
@@ -225,8 +212,9 @@ def _banner(
         screen.line(f"store: PostgreSQL at {where}; more servers may share it")
     else:
         screen.line(f"store: {os.path.abspath(arguments.store)}")
-    if config.tokens:
-        who = ", ".join(sorted({token.principal for token in config.tokens}))
+    if config.wants_tokens:
+        more = () if config.token_file is None else _server_room().read_token_file(config.token_file)
+        who = ", ".join(sorted({token.principal for token in (*config.tokens, *more)}))
         screen.line(f"entry: with a token ({who})")
     elif config.insecure:
         screen.line("entry: everybody who can reach it (--insecure)", "yellow")

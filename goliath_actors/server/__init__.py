@@ -9,7 +9,7 @@ from ._config import ServerConfig
 from ._hosted import Visitor, ask_client
 from ._ledger import Ledger
 from ._serve import Server, serve
-from ._tokens import Token, hash_token, make_token, read_tokens
+from ._tokens import Token, hash_token, make_token, read_token_file, read_tokens
 
 __all__ = [
     "Ledger",
@@ -21,6 +21,7 @@ __all__ = [
     "create_app",
     "hash_token",
     "make_token",
+    "read_token_file",
     "read_tokens",
     "recorded",
     "serve",

@@ -19,7 +19,7 @@ from goliath_actors.metrics import CONTENT_TYPE, Metrics
 
 from ._completions import Completions, respond_error
 from ._config import ServerConfig
-from ._door import Endpoint, Guard, door
+from ._door import Admission, Endpoint, Guard, door
 from ._hosted import Visitor
 from ._hosting import Hosting
 from ._ledger import Ledger, Recorder
@@ -74,19 +74,19 @@ def create_app(
     if hosting.ledger.shared:
         nursery.start_soon(hosting.in_background, hosting.ledger.live)
     routes = Routes(hosting, recovery)
-
     completions = Completions(hosting, recovery)
+    admission = Admission(config)
 
     def at(path: str, method: str, scope: str, endpoint: Endpoint) -> Route:
-        return Route(path, door(config, scope, endpoint), methods=[method])
+        return Route(path, door(admission, scope, endpoint), methods=[method])
 
     def in_dialect(path: str, method: str, scope: str, endpoint: Endpoint) -> Route:
-        return Route(path, door(config, scope, endpoint, respond_error), methods=[method])
+        return Route(path, door(admission, scope, endpoint, respond_error), methods=[method])
 
     # One route for both methods, so that a refusal of a third can name them.
     conversation = {
-        "GET": door(config, "read", routes.get_conversation),
-        "DELETE": door(config, "chat", routes.delete_conversation),
+        "GET": door(admission, "read", routes.get_conversation),
+        "DELETE": door(admission, "chat", routes.delete_conversation),
     }
 
     async def one_conversation(request: Request) -> Response:

@@ -10,7 +10,7 @@ import attrs
 
 from goliath_actors.errors import ConfigError
 
-from ._tokens import Token
+from ._tokens import Token, read_token_file
 
 __all__ = ["LOOPBACK_HOSTS", "ServerConfig"]
 
@@ -34,6 +34,7 @@ class ServerConfig:
     Fields:
       host, port: where it listens; port 0 takes any free one.
       tokens: who may enter. Without tokens everybody may, so only loopback addresses are taken, unless `insecure`.
+      token_file: a file with more of them, which is read again whenever it has changed.
       allowed_hosts: names beside the loopback ones that a request's Host header may have while there are no tokens; a
         web page that points a name of its own at this machine is refused (DNS rebinding).
       cors_origins: origins whose pages may call, such as "https://chat.example"; none by default.
@@ -59,6 +60,7 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8765
     tokens: tuple[Token, ...] = attrs.field(default=(), converter=_tokens)
+    token_file: str | None = attrs.field(default=None, kw_only=True)
     insecure: bool = False
     allowed_hosts: tuple[str, ...] = attrs.field(default=(), converter=_strings)
     cors_origins: tuple[str, ...] = attrs.field(default=(), converter=_strings)
@@ -104,13 +106,20 @@ class ServerConfig:
                     f"cors_origins must name origins such as https://chat.example, without a path or a wildcard, "
                     f"not {origin!r}"
                 )
-        if self.host not in LOOPBACK_HOSTS and not self.tokens and not self.insecure:
+        if self.token_file is not None:
+            read_token_file(self.token_file)
+        if self.host not in LOOPBACK_HOSTS and not self.wants_tokens and not self.insecure:
             raise ConfigError(
                 f"without tokens everybody who can reach {self.host!r} could ask, read and abort; "
                 "configure tokens (--token-file), listen on 127.0.0.1, or say insecure=True (--insecure) to mean it"
             )
 
     @property
+    def wants_tokens(self) -> bool:
+        """Whether only those with a token may enter."""
+        return bool(self.tokens) or self.token_file is not None
+
+    @property
     def shows_errors(self) -> bool:
         """Whether clients see texts of errors."""
-        return not self.tokens if self.show_errors is None else self.show_errors
+        return not self.wants_tokens if self.show_errors is None else self.show_errors

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, final
 from urllib.parse import urlsplit
 
 import trio
@@ -20,9 +20,9 @@ from goliath_actors.errors import ConfigError
 from ._config import LOOPBACK_HOSTS, ServerConfig
 from ._hosted import Visitor
 from ._problems import Problem, problem_of, respond_problem
-from ._tokens import LOCAL, SCOPES, match_token
+from ._tokens import LOCAL, SCOPES, Token, TokenFile, match_token
 
-__all__ = ["Endpoint", "Guard", "admit", "door"]
+__all__ = ["Admission", "Endpoint", "Guard", "door"]
 
 log = logging.getLogger("goliath_actors.server")
 
@@ -42,26 +42,38 @@ _CORS_HEADERS: Final = "authorization, content-type, idempotency-key, last-event
 _CORS_EXPOSED: Final = "location, retry-after, x-run-id, x-conversation-id"
 
 
-def admit(request: Request, config: ServerConfig, scope: str) -> Visitor:
-    """Return who asks.
+@final
+class Admission:
+    """Who may enter."""
 
-    Raises: `Problem` without a valid token, where tokens are wanted, or with one that does not allow `scope`.
-    """
-    if not config.tokens:
-        return Visitor(LOCAL, frozenset(SCOPES))
-    kind, _, presented = request.headers.get("authorization", "").partition(" ")
-    token = match_token(config.tokens, presented.strip()) if kind.lower() == "bearer" and presented.strip() else None
-    if token is None:
-        if not presented.strip():
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self._file = None if config.token_file is None else TokenFile(config.token_file)
+
+    def admit(self, request: Request, scope: str) -> Visitor:
+        """Return who asks.
+
+        Raises: `Problem` without a valid token, where tokens are wanted, or with one that does not allow `scope`.
+        """
+        if not self.config.wants_tokens:
+            return Visitor(LOCAL, frozenset(SCOPES))
+        kind, _, presented = request.headers.get("authorization", "").partition(" ")
+        presented = presented.strip()
+        if not presented:
             raise Problem("unauthorized", "send the header Authorization: Bearer TOKEN")
-        raise Problem("unauthorized", "the server does not know this token; it reads its tokens when it starts")
-    if not token.may(scope):
-        raise Problem("forbidden", f"this needs a token with the scope {scope!r}")
-    return Visitor(token.principal, token.scopes)
+        token = match_token(self._tokens(), presented) if kind.lower() == "bearer" else None
+        if token is None:
+            raise Problem("unauthorized", "the server does not know this token")
+        if not token.may(scope):
+            raise Problem("forbidden", f"this needs a token with the scope {scope!r}")
+        return Visitor(token.principal, token.scopes)
+
+    def _tokens(self) -> tuple[Token, ...]:
+        return self.config.tokens if self._file is None else (*self.config.tokens, *self._file.tokens())
 
 
 def door(
-    config: ServerConfig,
+    admission: Admission,
     scope: str,
     endpoint: Endpoint,
     tell: Callable[[Problem, str], Response] = respond_problem,
@@ -73,9 +85,9 @@ def door(
 
     async def enter(request: Request) -> Response:
         try:
-            return await endpoint(request, admit(request, config, scope))
+            return await endpoint(request, admission.admit(request, scope))
         except Exception as error:  # noqa: BLE001  # the last place before the client: what it is told is decided here
-            return tell(_told(error, config), request.url.path)
+            return tell(_told(error, admission.config), request.url.path)
 
     return enter
 
@@ -99,7 +111,7 @@ class Guard:
         self._app = app
         self._config = config
         # With tokens a page that points its own name here gains nothing, since it has no token.
-        checks = not config.tokens and not config.insecure
+        checks = not config.wants_tokens and not config.insecure
         self._hosts = frozenset((*LOOPBACK_HOSTS, *config.allowed_hosts)) if checks else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

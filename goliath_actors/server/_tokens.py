@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import re
 import secrets
+import time
 from collections.abc import Iterable, Sequence
-from typing import Final
+from pathlib import Path
+from typing import Final, final
 
 import attrs
 
 from goliath_actors.errors import ConfigError
 
-__all__ = ["LOCAL", "SCOPES", "Token", "hash_token", "make_token", "match_token", "read_tokens"]
+__all__ = [
+    "LOCAL",
+    "SCOPES",
+    "Token",
+    "TokenFile",
+    "hash_token",
+    "make_token",
+    "match_token",
+    "read_token_file",
+    "read_tokens",
+]
+
+log = logging.getLogger("goliath_actors.server")
 
 SCOPES: Final = ("read", "chat", "admin")
 LOCAL: Final = "local"  # the principal of everybody, where there are no tokens
@@ -21,6 +36,7 @@ LOCAL: Final = "local"  # the principal of everybody, where there are no tokens
 # A principal's name becomes the front of its conversations' ids, up to a slash.
 _PRINCIPAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,63}")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
+_SETTLED = 1.0  # seconds: a file that was changed within them may change again without a new time
 _LEAST = 20  # characters of a token: made by `make_token` it has 43
 
 
@@ -101,3 +117,56 @@ def read_tokens(text: str, where: str) -> tuple[Token, ...]:
         except ConfigError as error:
             raise ConfigError(f"{where}, line {number}: {error}") from None
     return tuple(tokens)
+
+
+def read_token_file(path: str) -> tuple[Token, ...]:
+    """Read a file of tokens, as `read_tokens`.
+
+    Raises: `ConfigError` for a file that cannot be read, or has no token.
+    """
+    try:
+        found = read_tokens(Path(path).read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        why = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise ConfigError(
+            f"the token file {path!r} cannot be read ({why}); 'goliath-actors token NAME >> {path}' makes one"
+        ) from error
+    if not found:
+        raise ConfigError(f"the token file {path!r} has no token; 'goliath-actors token NAME' makes one")
+    return found
+
+
+@final
+@attrs.define(eq=False)
+class TokenFile:
+    """A file of tokens, read again whenever it has changed.
+
+    A file that cannot be read, or in which there is no token any more, changes nothing and is logged: it may be just
+    being written.
+    """
+
+    path: str
+    _tokens: tuple[Token, ...] = ()
+    # What the file looked like when it was read; None: read it in any case.
+    _seen: tuple[int, int, int] | None = None
+    _problem: str = ""
+
+    def tokens(self) -> tuple[Token, ...]:
+        """Return the tokens that are in the file now. Costs a look at the file's date; blocks no longer than that."""
+        try:
+            status = Path(self.path).stat()
+            seen, changed = (status.st_mtime_ns, status.st_size, status.st_ino), status.st_mtime
+        except OSError:
+            seen, changed = (0, 0, 0), 0.0
+        if seen == self._seen:
+            return self._tokens
+        problem = ""
+        try:
+            self._tokens = read_token_file(self.path)
+        except ConfigError as error:
+            problem = str(error)
+            if problem != self._problem:
+                log.error("%s; those who could enter before still can", problem)
+        self._problem = problem
+        self._seen = seen if abs(time.time() - changed) > _SETTLED else None
+        return self._tokens
