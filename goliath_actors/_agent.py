@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, final
 
 import attrs
 
-from ._budget import resolve_counter
+from ._budget import FixedCounts, resolve_counter
 from ._callables import CALLBACKS, check_takes
 from ._conductor import Conductor
 from ._frozen import FrozenDict
 from ._roster import Roster
 from ._schema import OutputSchema, is_async
+from ._standing import Standing
 from ._subagent import agent_tool
 from ._toolloop import ToolLoop
 from ._work import Loop
@@ -82,6 +83,8 @@ class Parts:
     counter: TokenCounter
     # The checker of structured answers, None for prose.
     schema: OutputSchema | None
+    # What its requests have in common.
+    standing: Standing
 
 
 @final
@@ -157,7 +160,7 @@ class Agent(Generic[C]):
         self._check_loop()
         self._check_callables()
         counter = resolve_counter(self.token_counter, self.model)
-        put(self, "_parts", Parts(roster, counter, output_schema(self.output)))
+        put(self, "_parts", Parts(roster, counter, output_schema(self.output), Standing(FixedCounts(counter))))
 
     def __repr__(self) -> str:
         tools, extensions = ", ".join(self.tool_table), list(self._parts.roster.names)

@@ -22,6 +22,7 @@ __all__ = [
     "INPUT_SHARE",
     "PROMPT_OVERHEAD",
     "ContentBudgets",
+    "FixedCounts",
     "PromptCounts",
     "count_prompt",
     "input_limit",
@@ -34,7 +35,7 @@ __all__ = [
 INPUT_SHARE: Final = 0.7
 # Tokens that a provider's own message frame adds to every prompt: a few per message, for a system and a user message.
 PROMPT_OVERHEAD: Final = 8
-FIXED_TEXTS: Final = 16  # system texts and schemas whose counts are kept
+FIXED_TEXTS: Final = 32  # system texts and schemas of an agent whose counts are kept
 
 
 def provider_reserve(window: int) -> int:
@@ -66,15 +67,36 @@ def count_prompt(counter: TokenCounter, system: str, schema_json: str, prompt: s
 
 
 @attrs.define(eq=False)
+class FixedCounts:
+    """Counts of texts that stay the same from prompt to prompt, a few of them, for all conversations of an agent."""
+
+    counter: TokenCounter
+    _known: dict[str, int] = attrs.Factory(dict)
+
+    def of(self, text: str) -> int:
+        """Return the tokens of a text.
+
+        Raises: ValueError if the token counter answers with no valid count; whatever the counter itself raises.
+        """
+        count = self._known.get(text)
+        if count is None:
+            count = self.counter.count(text)
+            if len(self._known) >= FIXED_TEXTS:
+                self._known.clear()
+            self._known[text] = count
+        return count
+
+
+@attrs.define(eq=False)
 class PromptCounts:
     """Counts prompts that begin alike, as those of one conversation do: each message is counted once."""
 
     counter: TokenCounter
+    # Of system texts and schemas, which change seldom.
+    fixed: FixedCounts = attrs.Factory(lambda self: FixedCounts(self.counter), takes_self=True)
     # What was counted last, without its system text, and the sum up to each of its messages.
     _body: tuple[Message, ...] = ()
     _sums: list[int] = attrs.Factory(list)
-    # System texts and schemas: they change seldom.
-    _fixed: dict[str, int] = attrs.Factory(dict)
     # The prompt that was counted last, and its tokens: a step counts its own first as what it would be, then as it is.
     _last: tuple[tuple[Message, ...], str, int] | None = None
 
@@ -98,10 +120,11 @@ class PromptCounts:
             total += self._of(message)
             self._sums.append(total)
         self._body = body
-        for text in (*[message.text for message in messages[:first]], schemas):
-            if text:
-                total += self._known(text)
         total += PROMPT_OVERHEAD
+        for message in messages[:first]:
+            total += self.fixed.of(message.text) + 1 if message.text else 0
+        if schemas:
+            total += self.fixed.of(schemas) + 1
         self._last = messages, schemas, total
         return total
 
@@ -119,13 +142,6 @@ class PromptCounts:
         for call in message.tool_calls:
             tokens += count(f"{call.name} {call.arguments}") + 1
         return tokens
-
-    def _known(self, text: str) -> int:
-        if text not in self._fixed:
-            if len(self._fixed) >= FIXED_TEXTS:
-                self._fixed.clear()
-            self._fixed[text] = self.counter.count(text) + 1
-        return self._fixed[text]
 
 
 def source_of(counter: TokenCounter) -> Literal["tokenizer", "estimate"]:

@@ -141,7 +141,8 @@ async def gate(work: Work, call: Call, duplicate: Callable[[Call], Cached | None
 
     Cancellation: honoured before and after each hook; nothing was recorded.
     """
-    await _before_tool(work, call)
+    if work.panel.hears("before_tool"):
+        await _before_tool(work, call)
     if call.live and call.tool.resolve_input is not None:
         await _resolve(work, call)
     await trio.lowlevel.checkpoint_if_cancelled()
@@ -154,8 +155,6 @@ async def gate(work: Work, call: Call, duplicate: Callable[[Call], Cached | None
 
 
 async def _before_tool(work: Work, call: Call) -> None:
-    if not work.panel.hears("before_tool"):
-        return
     # Transforms in a schema run once per check, so the object that was checked is kept, not checked again.
     checked = [call.checked]
 

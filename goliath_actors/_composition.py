@@ -9,14 +9,25 @@ import json
 import re
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import attrs
 
 from ._frozen import thaw
 from ._text import clip
+from .abc import ToolSpec
 from .values import Message, ToolCall
 
-__all__ = ["NOT_EXECUTED", "NO_RESULT", "compose", "sendable", "system_text", "tool_name", "unique_calls"]
+__all__ = [
+    "NOT_EXECUTED",
+    "NO_RESULT",
+    "compose",
+    "schemas_text",
+    "sendable",
+    "system_text",
+    "tool_name",
+    "unique_calls",
+]
 
 NO_RESULT = "No result was recorded for this call."
 NO_OUTPUT = "(no output)"
@@ -45,7 +56,8 @@ def sendable(message: Message, known: Collection[str]) -> Message:
         return attrs.evolve(message, name=tool_name(message.name))
     if not message.tool_calls:
         return message
-    return attrs.evolve(message, tool_calls=tuple(_sendable_call(call, known) for call in message.tool_calls))
+    calls = tuple([_sendable_call(call, known) for call in message.tool_calls])
+    return Message(message.role, message.text, calls, message.tool_call_id, message.name)
 
 
 def _sendable_call(call: ToolCall, known: Collection[str]) -> ToolCall:
@@ -142,8 +154,13 @@ def _add(out: list[Message], message: Message) -> None:
 
 def system_text(instructions: Sequence[str], facts: Mapping[str, str], context_text: str, note: str) -> str:
     """Return the text that begins a request: instructions, facts, what an extension adds to this step, and a note."""
-    parts = [text.strip() for text in instructions]
-    if facts:
-        parts.append("\n".join(["Known facts:", *(f"- {key}: {value}" for key, value in facts.items())]))
-    parts += [context_text.strip(), note.strip()]
-    return "\n\n".join(part for part in parts if part)
+    known = "\n".join(["Known facts:", *(f"- {key}: {value}" for key, value in facts.items())]) if facts else ""
+    parts = map(str.strip, (*instructions, known, context_text, note))
+    return "\n\n".join(filter(None, parts))
+
+
+def schemas_text(schema: Mapping[str, Any] | None, tools: tuple[ToolSpec, ...]) -> str:
+    """Return the schemas that are sent beside the messages, of the reply and of the tools."""
+    schemas = [json.dumps(schema, ensure_ascii=False)] if schema is not None else []
+    schemas += [tool.words for tool in tools]
+    return "\n\n".join(schemas)

@@ -6,8 +6,8 @@ Used by the request room, which makes the attempts.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any
 
 import attrs
 import trio
@@ -61,23 +61,29 @@ class Generation:
         told = False
         try:
             journal.emit(ModelStarted, role=request.role, attempt=request.attempt)
-            outcome = await self._timed(model, request, seconds)
+            with journal.running("model"):
+                if seconds == math.inf:
+                    outcome = await self._read(model, request)
+                else:
+                    outcome = await self._timed(model, request, seconds)
             error = describe(outcome) if isinstance(outcome, Exception) else None
             usage = self._book()
             told = True
-            journal.emit(ModelFinished, **self._facts(request, usage, error, start))
+            self._finished(journal.emit, request, usage, error, start)
         except Exception as raised:
             error = describe(raised)
             raise
         finally:
             if not told:
                 usage = self._book()
-                journal.emit_closing(ModelFinished, **self._facts(request, usage, error, start))
+                self._finished(journal.emit_closing, request, usage, error, start)
         return outcome, usage
 
-    def _facts(self, request: ModelRequest, usage: Usage | None, error: str | None, start: float) -> dict[str, Any]:
+    def _finished(
+        self, tell: Callable[..., object], request: ModelRequest, usage: Usage | None, error: str | None, start: float
+    ) -> None:
         seconds = trio.current_time() - start
-        return {"role": request.role, "attempt": request.attempt, "usage": usage, "error": error, "seconds": seconds}
+        tell(ModelFinished, role=request.role, attempt=request.attempt, usage=usage, error=error, seconds=seconds)
 
     def _book(self) -> Usage | None:
         """Add the call's usage to the run's: the provider's word, or an estimate of a call that produced something."""
@@ -94,11 +100,8 @@ class Generation:
         return usage
 
     async def _timed(self, model: Model, request: ModelRequest, seconds: float) -> ModelResponse | Exception:
-        with self.work.journal.running("model"):
-            if seconds == math.inf:
-                return await self._read(model, request)
-            with trio.move_on_after(seconds) as limit:
-                return await self._read(model, request)
+        with trio.move_on_after(seconds) as limit:
+            return await self._read(model, request)
         assert limit.cancelled_caught
         return ModelUnavailable(f"no complete reply within {seconds:g} s", partial=self.heard.text)
 
@@ -111,13 +114,16 @@ class Generation:
         response: ModelResponse | None = None
         failure: Exception | None = None
         try:
-            async with model.stream(request) as events, aclosing(heard.source(events)) as source:
+            async with model.stream(request) as events:
+                source = heard.source(events)
                 try:
-                    response = await self._consume(source)
+                    response = await self._show(source)
                 except Exception as error:
                     failure = error
                     ours = None if error is heard.error else error
                     raise
+                finally:
+                    await source.aclose()
         except Exception as error:  # noqa: BLE001  # C6a: whatever its type, it is the provider's failure
             failure = error
         if ours is not None:
@@ -135,16 +141,11 @@ class Generation:
         self.work.journal.blame(failure, "model")
         return failure
 
-    async def _consume(self, source: Source) -> ModelResponse:
-        if self.visible:
-            return await self._show(source)
-        await source.drain(None)
-        return self.heard.response(self.heard)
-
     async def _show(self, source: Source) -> ModelResponse:
-        """Send a reply through `transform_stream`; what comes out is what is emitted and returned (T9)."""
-        if self.scope is None or not self.work.panel.hears("transform_stream"):
-            await source.drain(self.screen.show)
+        """Read a reply to its end; one that is shown is sent through `transform_stream`, and what comes out of that is
+        what is emitted and returned (T9)."""
+        if self.scope is None or not self.visible:
+            await source.drain(self.screen.show if self.visible else None)
             return self.heard.response(self.heard)
         out = Heard()
         async with self.work.panel.pipe("transform_stream", source, self.scope, self.verdicts) as stream:

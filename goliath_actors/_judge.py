@@ -28,6 +28,8 @@ class Escalated(Exception):
 
 def unmet(tool: Tool, steps: Sequence[Step]) -> list[str]:
     """Return the tools that `tool` builds on and that have not come to a result in this run."""
+    if not tool.requires:
+        return []
     done = {step.tool for step in steps if step.status in ("executed", "cached")}
     return [name for name in tool.requires if name not in done]
 

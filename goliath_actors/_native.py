@@ -36,7 +36,7 @@ from .hooks import (
     NextStep,
     Respond,
 )
-from .values import Message, Plan, Responded, Step
+from .values import Message, Plan, Responded, Step, ToolCall
 
 __all__ = ["NativeRun"]
 
@@ -108,7 +108,7 @@ class NativeRun:
         draft = await self.transcript.asked(Draft(Message("assistant", thought.plan.text), thought.private))
         text = draft.message.text
         self._correct(text)
-        way = await self._way(attrs.evolve(thought.plan, text=text), True)
+        way = await self._way(thought.plan, text, thought.plan.calls, True)
         goes_on = isinstance(way, NextStep | Continue) or (self._next_steer() is not None and way is None)
         if goes_on and not self.thinker.last:
             await self.transcript.append([draft])
@@ -139,6 +139,8 @@ class NativeRun:
 
     def _next_steer(self) -> Envelope | None:
         """Return the oldest text that is to be taken; one that was aborted keeps its place and becomes its own run."""
+        if not self.work.steers:
+            return None
         return next((run for run in self.work.steers if run.abort_state is None), None)
 
     async def _take_steer(self, steer: Envelope) -> Said | None:
@@ -181,7 +183,7 @@ class NativeRun:
         self.screen.keep()
         self.round = tools
         await tools.run(self.max_parallel_tools)
-        return await self._settle(tools, attrs.evolve(plan, text=message.text, calls=tools.made))
+        return await self._settle(tools, plan, message.text, tools.made)
 
     async def _resume(self) -> Ending | None:
         """Take up the calls that waited and are answered now; the others go on waiting (T8)."""
@@ -197,9 +199,9 @@ class NativeRun:
         await transcript.take_up(answers)
         await tools.go(self.max_parallel_tools)
         text, calls, _ = transcript.round_of(answered[0].call_id)
-        return await self._settle(tools, Plan("tools", calls=calls, text=text))
+        return await self._settle(tools, Plan("tools"), text, calls)
 
-    async def _settle(self, tools: Round, plan: Plan) -> Ending | None:
+    async def _settle(self, tools: Round, plan: Plan, text: str, calls: tuple[ToolCall, ...]) -> Ending | None:
         """Store the results of a round in call order, and decide how it goes on (T6)."""
         work, transcript = self.work, self.transcript
         drafts = []
@@ -213,21 +215,21 @@ class NativeRun:
         waits = bool(waiting or transcript.waits)
         if not waits and work.panel.hears("after_tools"):
             if work.entry == "resume":
-                _, calls, results = transcript.round_of(tools.made[0].id)
+                _, done, results = transcript.round_of(tools.made[0].id)
             else:
-                calls, results = tools.executed, tuple(draft.message.text for draft in drafts)
-            await work.panel.observe("after_tools", AfterTools(calls, results))
-        way = await self._way(plan, self.thinker.last)
+                done, results = tools.executed, tuple(draft.message.text for draft in drafts)
+            await work.panel.observe("after_tools", AfterTools(done, results))
+        way = await self._way(plan, text, calls, self.thinker.last)
         if isinstance(way, Complete):
             if waits:
                 texts = await tools.dismissed(COMPLETED)
                 await transcript.wait(waiting)
                 await transcript.refuse_waiting(COMPLETED, texts)
-            return await self._complete(plan.text)
+            return await self._complete(text)
         if waits:
-            return await self._wait(plan.text, waiting)
+            return await self._wait(text, waiting)
         if self.thinker.last:
-            return await self._out_of_steps(plan.text)
+            return await self._out_of_steps(text)
         await self._follow(way)
         return None
 
@@ -242,10 +244,12 @@ class NativeRun:
         journal.emit(RunWaiting, entries=shown)
         return Ending(text, reason="waiting", waiting=shown)
 
-    async def _way(self, plan: Plan, is_final: bool) -> Way:
+    async def _way(self, plan: Plan, text: str, calls: tuple[ToolCall, ...], is_final: bool) -> Way:
+        """Ask `after_step` about a plan, with its text and its calls as they were stored."""
         if not self.work.panel.hears("after_step"):
             return None
-        decision = await self.work.panel.decide("after_step", AfterStep(plan, is_final))
+        step = attrs.evolve(plan, text=text, calls=calls)
+        decision = await self.work.panel.decide("after_step", AfterStep(step, is_final))
         way: Way = decision.verdict
         if isinstance(way, Continue) and not way.text.strip():
             raise self.thinker.blame(decision.extension, "after_step", "the text of a Continue is blank")
@@ -319,7 +323,9 @@ class NativeRun:
         journal.emit(Answer, text=text)
         if draft is not None:
             journal.enter("remember")
-            await self.transcript.answer(attrs.evolve(draft, message=attrs.evolve(draft.message, text=text)))
+            if text != draft.message.text:
+                draft = Draft(attrs.evolve(draft.message, text=text), draft.private)
+            await self.transcript.answer(draft)
         return Ending(text, output, reason, best_effort, responded)
 
     async def close(self, ask: bool) -> None:

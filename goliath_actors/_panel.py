@@ -309,6 +309,8 @@ class Panel:
 
     def instructions(self) -> str:
         """Return the prompt text that extensions contribute, in registration order, joined by lines."""
+        if not self.roster.extensions:
+            return ""
         texts = [getattr(extension, "instructions", "") for extension in self.roster.extensions]
         return "\n".join([text for text in texts if text])
 

@@ -5,13 +5,13 @@ Used by everything that has to do with a model call.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from ._callables import discard
+from ._composition import schemas_text
 from ._journal import bare, leaves, single
 from ._text import clip
 from .abc import TokenCounter, ToolSpec
@@ -27,7 +27,6 @@ __all__ = [
     "describe",
     "exhausted",
     "prompt_parts",
-    "schemas_text",
 ]
 
 CAUSE_LINKS = 8  # C6a: how far an error's causes are followed
@@ -132,10 +131,3 @@ def prompt_parts(
             prompt.append(message.text)
             prompt.extend(f"{call.name} {call.arguments}" for call in message.tool_calls)
     return ["\n\n".join(system), schemas_text(schema, tools), "\n\n".join(prompt)]
-
-
-def schemas_text(schema: Mapping[str, Any] | None, tools: tuple[ToolSpec, ...]) -> str:
-    """Return the schemas that are sent beside the messages, of the reply and of the tools."""
-    schemas = [json.dumps(schema, ensure_ascii=False)] if schema is not None else []
-    schemas += [tool.words for tool in tools]
-    return "\n\n".join(schemas)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import attrs
@@ -34,6 +34,7 @@ RETRY_AFTER_AT_MOST = 60.0  # T11: a longer pause is not waited for, the attempt
 BACKOFF_FIRST, BACKOFF_AT_MOST = 0.5, 8.0  # seconds; "full jitter": uniform between 0 and first * 2 ** retries
 # `ModelError.code` of a reply with neither text nor calls: the loops know better than to send the same again.
 EMPTY_REPLY = "empty"
+_NO_SCOPE: AbstractContextManager[None] = nullcontext()  # may be entered any number of times
 STALE_CONNECTION = "stale-connection"  # `ModelError.code` of a kept connection that was dead before any byte came
 VISIBLE_ROLES = frozenset({"answer", "step"})
 
@@ -62,11 +63,6 @@ class Wanted:
     counts: PromptCounts | None = None
     # What of schema and tools costs tokens, for `counts`.
     words: str = ""
-
-    @property
-    def visible(self) -> bool:
-        """True if the reply's text is shown while it streams, through `transform_stream`."""
-        return self.role in VISIBLE_ROLES
 
 
 @attrs.frozen(eq=False)
@@ -118,7 +114,7 @@ async def ask_model(work: Work, wanted: Wanted, screen: Screen) -> Reply | Failu
 
     Cancellation: the connection is closed, `ModelFinished` is told, usage so far is booked.
     """
-    asking = _Asking(work, wanted, screen)
+    asking = _Asking(work, wanted, screen, wanted.role in VISIBLE_ROLES)
     attempt = 0
     while True:
         result = await asking.attempt(attempt)
@@ -142,6 +138,8 @@ class _Asking:
     work: Work
     wanted: Wanted
     screen: Screen
+    # The reply's text is shown while it streams, through `transform_stream`.
+    visible: bool
     # Of the messages that were counted last, which tokens are for.
     messages: tuple[Message, ...] = ()
     tokens: int = 0
@@ -210,20 +208,20 @@ class _Asking:
             wanted.output_cap,
             number,
         )
-        question = _Attempt(request, number, _name_of(wanted.route.model), wanted.route)
-        self.scope = trio.CancelScope() if wanted.visible and work.panel.hears("transform_stream") else None
+        self.scope = trio.CancelScope() if self.visible and work.panel.hears("transform_stream") else None
         self.streamed = self.too_large = None
         self.failed = []
         problem: Exception | None = None
         reply: Reply | None = None
-        with self.scope or nullcontext():
+        with self.scope or _NO_SCOPE:
             try:
                 if work.panel.hears("around_model"):
-                    response = await work.panel.nest("around_model", question, self._generate, self._patched)
+                    question = _Attempt(request, number, _name_of(wanted.route.model), wanted.route)
+                    response = await work.panel.nest("around_model", question, self._inside, self._patched)
                 else:
-                    response = await self._generate(question)
+                    response = await self._generate(request, wanted.route.model, math.inf)
                 if self.broken is None:
-                    reply = Reply(await self._canonical(response))
+                    reply = Reply(response if response is self.streamed else await self._canonical(response))
             except Exception as error:  # noqa: BLE001  # sorted below: ours, an extension's, or the provider's
                 problem = error
         if self.broken is not None:
@@ -285,15 +283,18 @@ class _Asking:
 
     # --- one generation ---------------------------------------------------------------------------------------------
 
-    async def _generate(self, question: _Attempt) -> ModelResponse:
-        """Ask the model once, and tell `after_response` how it went."""
-        work, request = self.work, question.request
-        if request.messages != self.messages:
+    async def _inside(self, question: _Attempt) -> ModelResponse:
+        return await self._generate(question.request, question.route.model, question._timeout)
+
+    async def _generate(self, request: ModelRequest, model: Model, timeout: float) -> ModelResponse:
+        """Ask the model once, for `timeout` seconds at most, and tell `after_response` how it went."""
+        work = self.work
+        if request.messages is not self.messages and request.messages != self.messages:
             self._recount(request.messages)
         self.screen.retract()  # a second `call_next`: what the first let out is withdrawn
-        self.model = question.route.model
+        self.model = model
         try:
-            outcome, usage = await self._new_generation().run(self.model, request, question._timeout)
+            outcome, usage = await self._new_generation().run(model, request, timeout)
         except Exception as error:
             self.broken = self.broken or error
             raise
@@ -327,15 +328,13 @@ class _Asking:
         """An answer of `around_model` that is not what the last `call_next` streamed is sent through
         `transform_stream` as if it had been, after a retraction if text was out."""
         last = self.streamed
-        if not self.wanted.visible or response is last or (last is not None and response.message == last.message):
+        if not self.visible or (last is not None and response.message == last.message):
             return response
         self.screen.retract()
         return await self._new_generation().replay(response)
 
     def _new_generation(self) -> Generation:
-        self.generation = Generation(
-            self.work, self.screen, self.wanted.visible, self.tokens, self.scope, self.verdicts
-        )
+        self.generation = Generation(self.work, self.screen, self.visible, self.tokens, self.scope, self.verdicts)
         return self.generation
 
     async def _cut_short(self, verdict: StreamVerdict) -> StreamVerdict:

@@ -227,4 +227,5 @@ def make_work(
         answers=options.answers or _NO_ANSWERS,
         rewrite=options.rewrite,
         steers=run.steers,
+        standing=parts.standing,
     )

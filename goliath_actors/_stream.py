@@ -132,7 +132,8 @@ class Heard:
     def response(self, provider: Heard) -> ModelResponse:
         """Return the assembled response; usage and the end are the provider's where a transform kept them back."""
         finish = self.finish or provider.finish or "unknown"
-        return ModelResponse(assemble(self.text, self.tool_calls()), provider.usage, finish)
+        message = assemble("".join(self.texts), self.tool_calls() if self.calls else ())
+        return ModelResponse(message, provider.usage, finish)
 
 
 # Why no async generator: one that yields inside the block that closes the model's iterator may never close it.
@@ -186,7 +187,7 @@ class Source:
             while True:
                 event = await following()
                 heard.take(event)
-                if show is not None and isinstance(event, ModelText) and event.text:
+                if show is not None and type(event) is ModelText and event.text:
                     try:
                         show(event.text)
                     except Exception as error:

@@ -14,17 +14,17 @@ import trio
 from ._answers import check_context
 from ._batch import CUT_OFF
 from ._compact import Compaction, compact, step_limit
-from ._composition import compose, system_text, unique_calls
+from ._composition import compose, unique_calls
 from ._decisions import StreamVerdict, combine
 from ._frozen import FrozenDict
-from ._provider import Failure, schemas_text
+from ._provider import Failure
 from ._request import Reply, Wanted, ask_model
+from ._standing import Offer
 from ._step_thread import step_thread
 from ._stream import Screen
 from ._text import clip
 from ._transcript import Transcript
 from ._work import Route, Work
-from .abc import ToolSpec
 from .errors import GoliathExtensionError, ModelError, ModelUnavailable
 from .events import PlanMade
 from .hooks import AfterPlan, BeforePlan, ResolveContext, Respond, Retry, Stop
@@ -93,15 +93,6 @@ class _Context:
 
 
 @attrs.frozen(eq=False)
-class _Offer:
-    """Tools that a model is told about: as a provider is, and, with the reply's schema, in words that cost tokens."""
-
-    tools: Mapping[str, Tool]
-    specs: tuple[ToolSpec, ...]
-    words: str
-
-
-@attrs.frozen(eq=False)
 class _Asked:
     """A complete reply, and the tools that the model had been told about."""
 
@@ -132,10 +123,7 @@ class Thinker:
     max_steps: int
     hook_retries: int
     compaction: Compaction | None
-    # What was offered last, and the system message that was made last: mostly the next step's are the same. So that its
-    # messages are the same objects, too, which models know again by that.
-    _offer: _Offer | None = None
-    _head: tuple[Message, ...] = ()
+    limit: int = attrs.Factory(lambda self: step_limit(self.work.window), takes_self=True)  # tokens of a prompt
     # Model calls so far, those of rejected replies included.
     calls: int = 0
     # Reasons for which a compaction was tried that did not help: it is not repeated in this run.
@@ -193,7 +181,7 @@ class Thinker:
 
     async def _resolve(self) -> _Context:
         """Compose the step's context around `resolve_context`; what was said for this run only comes behind it."""
-        history, settled = self.transcript.messages()
+        history, settled = self.transcript.history.messages()
         behind = self.work.messages
         messages = history
         if self.work.panel.hears("resolve_context"):
@@ -250,10 +238,10 @@ class Thinker:
             role="step",
             label="step",
             render=lambda short: messages,
-            limit=step_limit(work.window),
+            limit=self.limit,
             output_cap=None,
             route=Route.of(work) if patch is None else Route.of(work).patched(patch),
-            schema=None if work.output is None else work.output.schema,
+            schema=offer.schema,
             tools=offer.specs,
             counts=self.transcript.counts,
             words=offer.words,
@@ -277,19 +265,12 @@ class Thinker:
     def _system(self, context_text: str) -> tuple[Message, ...]:
         work = self.work
         note = LAST_STEP if self.last and (work.tools or self.max_steps > 1) else ""
-        text = system_text((work.instructions, work.panel.instructions()), work.facts, context_text, note)
-        if not text:
-            return ()
-        if not self._head or self._head[0].text != text:
-            self._head = (Message("system", text),)
-        return self._head
+        instructions = work.instructions, work.panel.instructions()
+        return work.standing.system(instructions, work.facts, context_text, note)
 
-    def _offered(self, tools: Mapping[str, Tool]) -> _Offer:
-        if self._offer is None or self._offer.tools is not tools:
-            specs = tuple([tool.spec for tool in tools.values()])
-            schema = None if self.work.output is None else self.work.output.schema
-            self._offer = _Offer(tools, specs, schemas_text(schema, specs))
-        return self._offer
+    def _offered(self, tools: Mapping[str, Tool]) -> Offer:
+        output = self.work.output
+        return self.work.standing.offer(tools, None if output is None else output.schema)
 
     async def _reviewed(self, asked: _Asked | _Rejected, attempt: int) -> Thought | Said | _Rejected:
         """Make a plan of a reply, ask `after_plan`, and check a structured answer."""
@@ -340,7 +321,7 @@ class Thinker:
         settings, shrank = self.compaction, False
         if settings is None:
             return False
-        goal = min(settings.at * self.work.window, step_limit(self.work.window))
+        goal = min(settings.at * self.work.window, self.limit)
         before, overflow = self._size(), reason == "overflow"
         while reason not in self.given_up and before is not None and (before > goal or (overflow and not shrank)):
             if not await compact(self.work, self.transcript, settings.keep_turns, reason):
@@ -357,7 +338,7 @@ class Thinker:
     def _size(self) -> int | None:
         """Count what a plain step would send; None if the counter fails, which the request itself will tell."""
         work = self.work
-        messages = (*self._system(""), *self.transcript.messages()[0], *work.messages)
+        messages = (*self._system(""), *self.transcript.history.messages()[0], *work.messages)
         try:
             return self.transcript.counts.count(messages, self._offered(work.tools).words)
         except Exception:  # noqa: BLE001  # the counter is the application's

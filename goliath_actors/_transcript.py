@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import attrs
 import trio
@@ -74,15 +74,19 @@ class Transcript:
         with work.journal.origin("memory"):
             transcript = await cls._known(work) or await cls._read(work)
             work.history = transcript.history
-            transcript.waits = {call.call_id for call in transcript.waiting}
-            left = [
-                _result(call, INTERRUPTED, {"interrupted": True})
-                for call in transcript.history.open.values()
-                if call.id not in transcript.waits
-            ]
-            if left:
-                await transcript._commit(transcript._entries(left))
+            if transcript.history.open:
+                await transcript._close_left()
         return transcript
+
+    async def _close_left(self) -> None:
+        self.waits = {call.call_id for call in self.waiting}
+        left = [
+            _result(call, INTERRUPTED, {"interrupted": True})
+            for call in self.history.open.values()
+            if call.id not in self.waits
+        ]
+        if left:
+            await self._commit(self._entries(left))
 
     @classmethod
     async def _known(cls, work: Work) -> Transcript | None:
@@ -97,7 +101,7 @@ class Transcript:
         if [entry.id for entry in page.entries] != [history.last_id]:
             return None
         if history.counts is None or history.counts.counter is not work.counter:
-            history.counts = PromptCounts(work.counter)
+            history.counts = PromptCounts(work.counter, work.standing.fixed)
         return cls(work, history)
 
     @property
@@ -119,6 +123,8 @@ class Transcript:
     @property
     def waiting(self) -> list[WaitingCall]:
         """The calls that wait for a person, as the record has them."""
+        if WAITING not in self.work.record.private:
+            return []
         return [call for call in waiting_calls(self.work.record.private) if call.call_id in self.history.open]
 
     def round_of(self, call_id: str) -> tuple[str, tuple[ToolCall, ...], tuple[str, ...]]:
@@ -133,7 +139,7 @@ class Transcript:
     @classmethod
     async def _read(cls, work: Work) -> Transcript:
         """Read from the newest summary on."""
-        transcript = cls(work, History(work.known, counts=PromptCounts(work.counter)))
+        transcript = cls(work, History(work.known, counts=PromptCounts(work.counter, work.standing.fixed)))
         if work.record.entries_count:
             newest_first = await transcript._back_to(_cursor(work.record.private).get("through"))
             transcript.history.last_id = newest_first[0].id if newest_first else None
@@ -161,16 +167,10 @@ class Transcript:
         self.history.add(entry, self._shown(entry))
 
     def _shown(self, entry: Entry) -> Message:
+        message = entry.message
         if entry.role == "summary":
-            return Message("user", f"Summary of the conversation so far:\n{entry.message.text}")
-        return sendable(entry.message, self.work.known)
-
-    def messages(self) -> tuple[tuple[Message, ...], int]:
-        """Return the history as a model is shown it: a summary first, every call with its result, roles in turn.
-
-        Returns: also how many of the messages stay as they are, whatever comes behind them.
-        """
-        return self.history.messages()
+            return Message("user", f"Summary of the conversation so far:\n{message.text}")
+        return sendable(message, self.work.known) if message.tool_calls or message.role == "tool" else message
 
     @property
     def open_calls(self) -> tuple[ToolCall, ...]:
@@ -269,12 +269,11 @@ class Transcript:
             self.work.journal.emit(MemoryError, error=problem)
 
     def _entries(self, drafts: Iterable[Draft]) -> tuple[Entry, ...]:
-        entries = []
+        entries, run_id, now = [], self.work.journal.run_id, time.time()
         for draft in drafts:
             self._number += 1
-            role = cast(EntryRole, draft.message.role)  # what is said to a model by the system is never stored
-            entry_id = f"{self.work.journal.run_id}-{self._number}"
-            entries.append(Entry(entry_id, time.time(), role, draft.message, private=dict(draft.private)))
+            role: EntryRole = draft.message.role  # type: ignore[assignment]  # what the system says is never stored
+            entries.append(Entry(f"{run_id}-{self._number}", now, role, draft.message, True, True, dict(draft.private)))
         return tuple(entries)
 
     async def _commit(self, entries: tuple[Entry, ...]) -> None:
@@ -286,7 +285,8 @@ class Transcript:
     def _stored(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             self._take(entry)
-            self.history.last_id = entry.id
+        if entries:
+            self.history.last_id = entries[-1].id
 
     async def replace(self, summary: Draft, through: int) -> None:
         """Put a summary in the place of the first `through` kept entries, in one commit (T12).
@@ -436,6 +436,8 @@ def is_ask(entry: Entry) -> bool:
 
 def _appending(record: Record, entries: tuple[Entry, ...]) -> Change:
     """Append entries; a call that has its result now waits no more."""
+    if WAITING not in record.private:
+        return Change(append=entries)
     closed = {entry.message.tool_call_id for entry in entries if entry.role == "tool"}
     return Change(append=entries, private=_not_waiting(record, closed))
 

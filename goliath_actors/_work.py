@@ -13,12 +13,14 @@ from typing import Any, Literal, Protocol
 import attrs
 import trio
 
+from ._budget import FixedCounts
 from ._envelope import Envelope
 from ._frozen import FrozenDict
 from ._history import Histories, History
 from ._journal import RunJournal
 from ._panel import Panel
 from ._schema import OutputSchema
+from ._standing import Standing
 from ._threads import ConversationThreads
 from ._tool_words import Delegating
 from .abc import Model, Record, Store, TokenCounter
@@ -98,6 +100,8 @@ class Work:
     kept: bool = False
     # Set when `before_run` is asked first.
     unpatched: Unpatched | None = None
+    # What the requests of the agent's runs have in common.
+    standing: Standing = attrs.Factory(lambda self: Standing(FixedCounts(self.counter)), takes_self=True)
     # Names of all the agent's tools, also those that `before_run` took away: a filter may name them (H9).
     known: frozenset[str] = attrs.Factory(lambda self: frozenset(self.tools), takes_self=True)
 

@@ -47,10 +47,6 @@ SkipReason: TypeAlias = Literal["policy", "confirmation", "missing", "batch"]
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 
-def _frozen_or_none(value: Any) -> Any:
-    return None if value is None else freeze(value)
-
-
 @attrs.frozen
 class ToolCall:
     """One call as the model wrote it. `arguments` is its text; `input` is the parsed object, once there is one."""
@@ -58,7 +54,7 @@ class ToolCall:
     id: str
     name: str
     arguments: str = "{}"
-    input: Mapping[str, Any] | None = attrs.field(default=None, converter=_frozen_or_none)
+    input: Mapping[str, Any] | None = attrs.field(default=None, converter=freeze)
 
 
 # Why converters with names: for `converter=tuple` type checkers do not see what a class may be made from.
@@ -120,7 +116,7 @@ class Step:
     brief: str = ""
     tool: str | None = None
     call_id: str | None = None
-    input: Mapping[str, Any] | None = attrs.field(default=None, converter=_frozen_or_none)
+    input: Mapping[str, Any] | None = attrs.field(default=None, converter=freeze)
     status: StepStatus = "executed"
     skip_reason: SkipReason | None = None
     extension: str | None = None

@@ -24,7 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_table",),
     ("hooks",),
     ("_roster", "_budget", "_composition"),
-    ("_journal", "_threads", "_history"),
+    ("_journal", "_threads", "_history", "_standing"),
     ("_envelope", "_decisions"),
     ("_mailbox", "_waits", "_nest", "_pipe"),
     ("_panel",),

@@ -149,7 +149,13 @@ def encode_parts(change: Change) -> tuple[Part, Part, Part]:
     if not isinstance(change.memory, Unset):
         empty = not change.memory.summary and not change.memory.recent
         memory = None if empty else _encode(_wire_memory(change.memory), "memory")
-    return memory, _encode_part(change.metadata, "metadata"), _encode_part(change.private, "private metadata")
+    metadata: Part = UNSET
+    if not isinstance(change.metadata, Unset):
+        metadata = encode_mapping(change.metadata, "metadata") if change.metadata else None
+    private: Part = UNSET
+    if not isinstance(change.private, Unset):
+        private = encode_mapping(change.private, "private metadata") if change.private else None
+    return memory, metadata, private
 
 
 def decode_record(
@@ -202,12 +208,6 @@ def idempotency_marks(idempotency_key: str) -> tuple[bytes, ...]:
 
 
 _NO_MEMORY = Memory()
-
-
-def _encode_part(mapping: Mapping[str, Any] | Unset, what: str) -> Part:
-    if isinstance(mapping, Unset):
-        return UNSET
-    return encode_mapping(mapping, what) if mapping else None
 
 
 def encode_mapping(mapping: Mapping[str, Any], what: str) -> bytes:

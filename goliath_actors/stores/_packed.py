@@ -76,8 +76,12 @@ def _is_plain(message: Message) -> bool:
         type(message.text) is str
         and (message.name is None or type(message.name) is str)
         and (message.tool_call_id is None or type(message.tool_call_id) is str)
-        and all(type(call.id) is type(call.name) is type(call.arguments) is str for call in message.tool_calls)
+        and (not message.tool_calls or all(map(_is_plain_call, message.tool_calls)))
     )
+
+
+def _is_plain_call(call: ToolCall) -> bool:
+    return type(call.id) is type(call.name) is type(call.arguments) is str
 
 
 def unpack(id: str, packed: Packed) -> Entry:

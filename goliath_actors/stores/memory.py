@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence, Set
 from itertools import islice
+from types import MappingProxyType
 from typing import final
 
 import attrs
@@ -45,8 +46,9 @@ class _Conversation:
     # Invariant: in order of append, so that the n-th one has position n.
     entries: dict[str, Packed] | None = None
 
-    def record(self, entries_count: int) -> Record:
-        return decode_record(self.version, self.memory, self.metadata, self.private, self.failures, entries_count)
+    def record(self) -> Record:
+        count = len(self.entries) if self.entries else 0
+        return decode_record(self.version, self.memory, self.metadata, self.private, self.failures, count)
 
 
 @final
@@ -73,7 +75,7 @@ class InMemoryStore:
         """Return the record, or an empty one of version 0. See `Store.load`."""
         await trio.lowlevel.checkpoint()
         conversation = self._conversations.get(key)
-        return Record() if conversation is None else conversation.record(len(conversation.entries or ()))
+        return Record() if conversation is None else conversation.record()
 
     async def commit(self, key: str, change: Change, expect: int | None = None, token: int | None = None) -> Record:
         """Apply `change` atomically and return the new record. See `Store.commit`.
@@ -84,34 +86,35 @@ class InMemoryStore:
         # Taken before the checkpoint: what the caller does to its containers meanwhile changes nothing.
         parts, failures = encode_parts(change), change.failures
         packed = [(entry.id, pack(entry)) for entry in change.append]
-        visibility = {id: (bool(pair[0]), bool(pair[1])) for id, pair in change.visibility.items()}
+        visibility = change.visibility and {
+            id: (bool(pair[0]), bool(pair[1])) for id, pair in change.visibility.items()
+        }
         await trio.lowlevel.checkpoint()
-        conversation = self._conversations.get(key)
+        known = self._conversations.get(key)
         lease = self._leases.get(key)
-        check_turn(key, conversation.version if conversation else 0, expect, lease.token if lease else 0, token)
-        entries = (conversation.entries if conversation else None) or {}
-        dropped = _dropped(key, entries, change.truncate_after)
+        check_turn(key, known.version if known else 0, expect, lease.token if lease else 0, token)
+        conversation = known or _Conversation()
+        entries = conversation.entries or {}
+        dropped = _NOTHING if change.truncate_after is None else _dropped(key, entries, change.truncate_after)
         added = _added(key, packed, entries, dropped)
-        changed = _changed(key, visibility, added, entries, dropped) if visibility else {}
-        old = conversation or _Conversation()
-        memory, metadata, private = parts
-        new = _Conversation(
-            old.version + 1,
-            old.memory if isinstance(memory, Unset) else memory,
-            old.metadata if isinstance(metadata, Unset) else metadata,
-            old.private if isinstance(private, Unset) else private,
-            old.failures if isinstance(failures, Unset) else failures,
-        )
-        record = new.record(len(entries) - len(dropped) + len(added))
+        changed = _changed(key, visibility, added, entries, dropped) if visibility else _NONE
+        memory = conversation.memory if isinstance(parts[0], Unset) else parts[0]
+        metadata = conversation.metadata if isinstance(parts[1], Unset) else parts[1]
+        private = conversation.private if isinstance(parts[2], Unset) else parts[2]
+        failures = conversation.failures if isinstance(failures, Unset) else failures
+        count = len(entries) - len(dropped) + len(added)
+        record = decode_record(conversation.version + 1, memory, metadata, private, failures, count)
         # Nothing below can fail: this is what makes the change atomic.
-        if conversation is None:
-            self._ordered = None
+        conversation.version, conversation.failures = record.version, failures
+        conversation.memory, conversation.metadata, conversation.private = memory, metadata, private
         for id in dropped:
             del entries[id]
         entries.update(added)
         entries.update(changed)
-        new.entries = entries or None
-        self._conversations[key] = new
+        conversation.entries = entries or None
+        if known is None:
+            self._conversations[key] = conversation
+            self._ordered = None
         return record
 
     async def entries(
@@ -199,12 +202,11 @@ class InMemoryStore:
             self._leases = {key: attrs.evolve(lease, owner=None) for key, lease in self._leases.items()}
 
 
-_NONE: frozenset[str] = frozenset()
+_NOTHING: frozenset[str] = frozenset()
+_NONE: Mapping[str, Packed] = MappingProxyType({})
 
 
-def _dropped(key: str, entries: dict[str, Packed], truncate_after: str | None) -> Set[str]:
-    if truncate_after is None:
-        return _NONE
+def _dropped(key: str, entries: dict[str, Packed], truncate_after: str) -> set[str]:
     if not truncate_after:
         return set(entries)
     if truncate_after not in entries:
