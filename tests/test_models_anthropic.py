@@ -37,8 +37,9 @@ from goliath_actors.errors import (
 from goliath_actors.models import AnthropicMessages, Fallbacks
 from goliath_actors.models._errors import Scrubber
 from goliath_actors.models._messages_reply import MessagesReply
-from goliath_actors.models._messages_wire import messages_body
+from goliath_actors.models._messages_wire import BlockWriter, messages_body
 from goliath_actors.models._sse import ServerSentEvents
+from goliath_actors.models._wire import encode
 from goliath_actors.testing import ScriptedModel
 from goliath_actors.values import Message, ToolCall, Usage
 
@@ -544,8 +545,28 @@ async def test_address_and_key_come_from_the_environment_unless_given(monkeypatc
 
 
 def body(*turns: Message, adapter: Json | None = None, **fields: Any) -> Json:
-    made, _ = messages_body("m", ModelRequest("answer", turns, **fields), adapter or {}, 4096)
-    return made
+    made, _ = messages_body("m", ModelRequest("answer", turns, **fields), adapter or {}, 4096, BlockWriter())
+    sent: Json = json.loads(encode(made))
+    return sent
+
+
+def test_what_a_writer_keeps_makes_the_same_turns_whatever_comes_next() -> None:
+    call = Message("assistant", "Well. ", (ToolCall("a", "list", "{}"),))
+    history = [
+        *(
+            Message("user", "one"),
+            call,
+            Message("tool", "done", tool_call_id="a"),
+            Message("tool", "x", tool_call_id="b"),
+        ),
+        *(Message("user", "two"), Message("assistant", "end  "), Message("assistant", " "), call),
+    ]
+    writer = BlockWriter()
+    for count in [*range(1, len(history) + 1), 3, 1]:
+        request = ModelRequest("step", tuple(history[:count]), tools=(ToolSpec("list", "d", OBJECT),))
+        kept, anew = (messages_body("m", request, {}, 10, each)[0] for each in (writer, BlockWriter()))
+        assert encode(kept) == encode(anew)
+    assert len(writer.kept.kept()) == len(history) - 1  # one message is there twice
 
 
 def said(words: str) -> Json:

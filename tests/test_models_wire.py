@@ -396,7 +396,7 @@ def test_what_a_writer_has_kept_makes_the_same_bytes(histories: list[list[Messag
         assert encode(request_body("m", request, {"top_p": 0.5}, writer)) == encode(
             request_body("m", request, {"top_p": 0.5})
         )
-        assert sum(2 * len(data) + 200 for _, data, _ in [*writer._new.values(), *writer._old.values()]) <= at_most
+        assert sum(2 * len(data) + 200 for data in writer.kept.kept()) <= at_most
 
 
 def test_a_message_is_written_once_while_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,6 +415,13 @@ def test_a_message_is_written_once_while_it_is_kept(monkeypatch: pytest.MonkeyPa
     assert made == ["0", "1", "2", "3", "4"]
     writer.messages([Message("user", "0")])  # an equal one is another one
     assert made == ["0", "1", "2", "3", "4", "0"]
+
+
+def test_calls_that_are_none_are_no_reply() -> None:
+    reply = Reply(Scrubber())
+    assert reply.feed(Frame('{"choices": [{"delta": {"tool_calls": ["none"]}, "finish_reason": "tool_calls"}]}')) == []
+    events, error = reply.end("")
+    assert (events, getattr(error, "code", None)) == ([], "empty")
 
 
 def test_a_setting_may_take_the_place_of_what_was_written() -> None:

@@ -17,10 +17,12 @@ from typing import ClassVar, final
 import attrs
 
 from goliath_actors.abc import ModelEvent, ModelRequest
+from goliath_actors.errors import BadRequest
 
+from ._decoder import Decoder
 from ._exchange import Exchange, MoreHeaders, as_settings, check_headers, check_key, check_options, scrubber
 from ._http import httpx, parse_url, place
-from ._incoming import Incoming, Patience
+from ._incoming import Patience
 from ._pool import Endpoint
 
 __all__ = ["Adapter", "Dialect"]
@@ -123,8 +125,8 @@ class Adapter(abc.ABC):
         await self._endpoint.aclose()
 
     @abc.abstractmethod
-    async def _send(self, request: ModelRequest) -> Incoming:
-        """Send one request and return its reply, to be closed by the caller. Raises: `ModelError` and its kinds."""
+    def _question(self, request: ModelRequest) -> tuple[bytes, Decoder]:
+        """Return the body of a request, and what reads its reply. Raises: `TypeError`, `ValueError` for no JSON."""
 
 
 # Why no generator: one costs as much as a pass through the scheduler, at each call.
@@ -139,7 +141,12 @@ class _Opened(AbstractAsyncContextManager[AsyncIterator[ModelEvent]]):
         self._request = request
 
     async def __aenter__(self) -> AsyncIterator[ModelEvent]:
-        self._incoming = await self._adapter._send(self._request)
+        adapter = self._adapter
+        try:
+            content, reply = adapter._question(self._request)
+        except (TypeError, ValueError) as error:
+            raise BadRequest(f"the request cannot be written as JSON: {error}", code="not-json") from error
+        self._incoming = await adapter._exchange.send(content, reply, adapter._wall_clock)
         return self._incoming
 
     async def __aexit__(

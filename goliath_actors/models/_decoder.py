@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import abc
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from goliath_actors.abc import ModelEvent, ModelText, ModelUsage
 from goliath_actors.errors import ModelError, ModelUnavailable
-from goliath_actors.values import Usage
+from goliath_actors.values import Message, Usage
 
 from ._calls import Calls, Surrogates
 from ._errors import Report, Scrubber, from_report
@@ -26,13 +26,14 @@ Payload = Mapping[str, object]
 
 
 class Decoder(abc.ABC):
-    """One reply as it comes in. `taken` are the tool-call ids that the conversation has already."""
+    """One reply as it comes in. `messages` are those that it replies to: no new call gets the id of one of theirs."""
 
-    def __init__(self, scrub: Scrubber, taken: Iterable[str] = ()) -> None:
+    def __init__(self, scrub: Scrubber, messages: Sequence[Message] = ()) -> None:
         self._scrub = scrub
+        self._messages = messages
         self._text: list[str] = []
         self._whole_text = Surrogates()
-        self._calls = Calls(taken)
+        self._calls: Calls | None = None  # made when the first one comes: most replies have none
         self._usage: Usage | None = None
         self._finish: str | None = None
         self._seen = False  # anything at all
@@ -147,6 +148,15 @@ class Decoder(abc.ABC):
             return []
         self._text.append(left)
         return [ModelText(left)]
+
+    def _called(self, pieces: Sequence[object], *, whole: bool = False) -> list[ModelEvent]:
+        """Take pieces of calls; `whole` says that each is a call of its own."""
+        if self._calls is None:
+            self._calls = Calls(call.id for message in self._messages for call in message.tool_calls)
+        return [*self._calls.feed(pieces, whole=whole)]
+
+    def _end_calls(self) -> list[ModelEvent]:
+        return [] if self._calls is None else [*self._calls.close()]
 
     def _empty(self, hint: str) -> ModelUnavailable | None:
         """Return the error for a reply without text and calls; `hint` is for one that ran into its limit."""

@@ -12,13 +12,13 @@ from typing import TypeAlias
 import attrs
 import trio
 
-from goliath_actors.errors import BadRequest, ConfigError
+from goliath_actors.errors import ConfigError
 
+from ._decoder import Decoder
 from ._errors import Scrubber, from_exchange, from_response
 from ._http import check_seconds, httpx
-from ._incoming import Decoder, Incoming, Patience
+from ._incoming import Incoming, Patience
 from ._pool import Answer, Endpoint
-from ._wire import encode
 
 __all__ = [
     "SHORTEST_SECRET",
@@ -113,19 +113,15 @@ class Exchange:
     connect_timeout: float
     more: MoreHeaders | None = attrs.field(default=None, repr=False)
 
-    async def send(
-        self, body: Callable[[], Mapping[str, object]], reply: Decoder, wall_clock: Callable[[], float]
-    ) -> Incoming:
-        """Send one request, whose body `body` makes, and return its reply, to be read and closed by the caller.
+    async def send(self, content: bytes, reply: Decoder, wall_clock: Callable[[], float]) -> Incoming:
+        """Send one request and return its reply, to be read and closed by the caller.
+
+        Arguments: `content`, the body; `reply` reads what comes.
 
         Raises: `ModelError` and its kinds.
 
         Cancellation: the connection is closed.
         """
-        try:
-            content = encode(body())
-        except (TypeError, ValueError) as error:
-            raise BadRequest(f"the request cannot be written as JSON: {error}", code="not-json") from error
         headers, scrub = self._headers()
         began = trio.current_time()
         response: Answer | None = None

@@ -6,11 +6,12 @@ text, calls, and kinds that are no answer (thinking).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import final
 
 from goliath_actors.abc import ModelDone, ModelEvent
 from goliath_actors.errors import ModelError, Refused
+from goliath_actors.values import Message
 
 from ._decoder import Decoder, Payload
 from ._errors import Scrubber
@@ -32,11 +33,11 @@ _COUNTS = (*_INPUT, "output_tokens")
 
 @final
 class MessagesReply(Decoder):
-    """One reply as it comes in. `taken` are the tool-call ids that the conversation has already; `reply_tool` is the
-    tool whose input is the reply's text."""
+    """One reply as it comes in. `messages` are those that it replies to; `reply_tool` is the tool whose input is the
+    reply's text."""
 
-    def __init__(self, scrub: Scrubber, taken: Iterable[str] = (), reply_tool: str | None = None) -> None:
-        super().__init__(scrub, taken)
+    def __init__(self, scrub: Scrubber, messages: Sequence[Message] = (), reply_tool: str | None = None) -> None:
+        super().__init__(scrub, messages)
         self._reply_tool = reply_tool
         # What is said beside a reply that is the input of a tool; it counts only if that tool is never called.
         self._aside: list[str] = []
@@ -84,7 +85,7 @@ class MessagesReply(Decoder):
         finish = self._finish or "unknown"
         if self._replied and finish == "tool_calls" and not self._calls:
             finish = "stop"  # the one call was the reply
-        return [*events, *self._calls.close(), ModelDone(finish)], None
+        return [*events, *self._end_calls(), ModelDone(finish)], None
 
     def _begin(self, index: object, block: Payload) -> list[ModelEvent]:
         match block.get("type"):
@@ -100,7 +101,7 @@ class MessagesReply(Decoder):
                     self._replied = True
                     return self._say(arguments)
                 function = {"name": block.get("name"), "arguments": arguments}
-                return [*self._calls.feed([{"index": index, "id": block.get("id"), "function": function}])]
+                return self._called([{"index": index, "id": block.get("id"), "function": function}])
         return []
 
     def _delta(self, index: object, delta: Payload) -> list[ModelEvent]:
@@ -113,7 +114,7 @@ class MessagesReply(Decoder):
                 piece = delta.get("partial_json")
                 if self._replied and index == self._replying:
                     return self._say(piece) if isinstance(piece, str) else []
-                return [*self._calls.feed([{"index": index, "function": {"arguments": piece}}])] if piece else []
+                return self._called([{"index": index, "function": {"arguments": piece}}]) if piece else []
         return []
 
     def _spoken(self, piece: object) -> list[ModelEvent]:

@@ -7,12 +7,12 @@ server's older one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import final
 
 from goliath_actors.abc import ModelDone, ModelEvent
 from goliath_actors.errors import ModelError, ModelUnavailable, Refused
-from goliath_actors.values import Usage
+from goliath_actors.values import Message, Usage
 
 from ._decoder import Decoder, Payload
 from ._errors import Report, Scrubber
@@ -29,10 +29,10 @@ _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 
 @final
 class Reply(Decoder):
-    """One reply as it comes in. `taken` are the tool-call ids that the conversation has already."""
+    """One reply as it comes in. `messages` are those that it replies to."""
 
-    def __init__(self, scrub: Scrubber, taken: Iterable[str] = ()) -> None:
-        super().__init__(scrub, taken)
+    def __init__(self, scrub: Scrubber, messages: Sequence[Message] = ()) -> None:
+        super().__init__(scrub, messages)
         self._refusal: list[str] = []
 
     def _event(self, payload: Payload) -> list[ModelEvent]:
@@ -76,7 +76,7 @@ class Reply(Decoder):
         empty = self._empty(": its whole allowance went elsewhere (reasoning?); raise max_output_tokens")
         if empty is not None:
             return events, empty
-        return [*events, *self._calls.close(), ModelDone(self._finish or "unknown")], None
+        return [*events, *self._end_calls(), ModelDone(self._finish or "unknown")], None
 
     def _choice(self, choice: Payload, *, whole: bool = False) -> list[ModelEvent]:
         events: list[ModelEvent] = []
@@ -102,7 +102,7 @@ class Reply(Decoder):
             self._refusal.append(refusal)
         calls = delta.get("tool_calls")
         if isinstance(calls, list) and calls:
-            events.extend(self._calls.feed(calls, whole=whole))
+            events.extend(self._called(calls, whole=whole))
         return events
 
     def _line(self, payload: Payload) -> list[ModelEvent]:

@@ -1,13 +1,14 @@
 """A request in the chat-completions dialect: what is sent, as plain JSON data.
 
-Uses the public contracts only; used by openai_chat.
+Uses _keeper; used by openai_chat, and its JSON by all.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias, final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, final
 
 import attrs
 import msgspec
@@ -15,12 +16,9 @@ import msgspec
 from goliath_actors.abc import ModelRequest, ToolSpec
 from goliath_actors.values import Message, ToolCall
 
-__all__ = ["Writer", "Written", "arguments_text", "compact_json", "encode", "read_json", "request_body"]
+from ._keeper import KEPT_AT_MOST, Keeper
 
-WRITTEN_AT_MOST = 8 * 1024 * 1024
-"""Bytes of messages that a `Writer` keeps in writing."""
-
-_TOOLS_AT_MOST = 256  # descriptions of tools that a `Writer` keeps in writing; an agent's are the same at each call
+__all__ = ["Writer", "Written", "arguments_text", "compact_json", "encode", "encode_value", "read_json", "request_body"]
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _LOADS = msgspec.json.Decoder().decode
@@ -33,62 +31,25 @@ class Written:
     data: bytes
 
 
-_Kept: TypeAlias = tuple[Message, bytes, bool]
-
-
 @final
 class Writer:
-    """Writes the messages and tools of requests, and keeps what it wrote: most of a history comes at each call.
+    """Writes the messages and tools of requests, and keeps what it wrote, at most `at_most` bytes of messages."""
 
-    What is kept is bounded: the newest `at_most` bytes of messages, about half of which are dropped at a time. It is
-    found by identity, since a loop hands on the messages that it holds, and comparing long texts costs as much as
-    writing them; what is kept holds its message, so that no other can have its identity.
-    """
+    def __init__(self, at_most: int = KEPT_AT_MOST) -> None:
+        self.kept: Keeper[Message, bytes] = Keeper(lambda message: _dump(_message(message)), len, at_most)
+        self._specs: Keeper[ToolSpec, bytes] = Keeper(lambda tool: _dump(_tool(tool)), len)
 
-    def __init__(self, at_most: int = WRITTEN_AT_MOST) -> None:
-        self._at_most = at_most // 2
-        # Invariant: `_new` has at most half of the bytes, `_old` what was `_new` before; what is used again moves up.
-        self._new: dict[int, _Kept] = {}
-        self._old: dict[int, _Kept] = {}
-        self._size = 0
-        self._tools: dict[int, tuple[ToolSpec, bytes]] = {}
-
-    def messages(self, messages: Iterable[Message]) -> Written:
+    def messages(self, messages: Sequence[Message]) -> Written:
         """Return a JSON array of the messages."""
-        written: list[bytes] = []
-        unworthy: list[bytes] = []
-        for message in messages:
-            kept = self._new.get(id(message))
-            if kept is None or kept[0] is not message:
-                kept = self._write(message)
-            (written if kept[2] else unworthy).append(kept[1])
-        return Written(b"[%s]" % b",".join(written or unworthy))
+        return Written(b"[%s]" % b",".join([self.kept.get(message) for message in _worthy(messages)]))
 
     def tools(self, tools: Iterable[ToolSpec]) -> Written:
         """Return a JSON array of the tools. Raises: as `encode`."""
-        return Written(b"[%s]" % b",".join([self._spec(tool) for tool in tools]))
+        return Written(b"[%s]" % b",".join([self._specs.get(tool) for tool in tools]))
 
-    def _write(self, message: Message) -> _Kept:
-        kept = self._old.get(id(message))
-        if kept is None or kept[0] is not message:
-            entry = _message(message)
-            kept = message, _dump(entry), _worthy(entry)
-        # The message holds the same texts once more: counted as if they were as long.
-        size = 2 * len(kept[1]) + 200
-        if size <= self._at_most:
-            self._size += size
-            if self._size > self._at_most:
-                self._old, self._new, self._size = self._new, {}, size
-            self._new[id(message)] = kept
-        return kept
 
-    def _spec(self, tool: ToolSpec) -> bytes:
-        known = self._tools.get(id(tool))
-        if known is None or known[0] is not tool:
-            if len(self._tools) >= _TOOLS_AT_MOST:
-                self._tools.clear()
-            known = self._tools[id(tool)] = tool, _dump(_tool(tool))
-        return known[1]
+_USAGE_TOO = {"include_usage": True}
+_USAGE_TOO_WRITTEN = Written(b'{"include_usage":true}')
 
 
 def request_body(
@@ -106,14 +67,14 @@ def request_body(
         "model": model,
         "messages": _messages(request.messages) if writer is None else writer.messages(request.messages),
         "stream": True,
-        "stream_options": {"include_usage": True},
+        "stream_options": _USAGE_TOO if writer is None else _USAGE_TOO_WRITTEN,
     }
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools] if writer is None else writer.tools(request.tools)
     if request.schema is not None:
         # No "strict": providers refuse it for schemas with optional fields. What comes back is validated locally.
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "reply", "schema": request.schema}}
-    for name, value in {**settings, **request.settings}.items():
+    for name, value in {**settings, **request.settings}.items() if settings or request.settings else ():
         if value is None:
             body.pop(name, None)
         else:
@@ -132,13 +93,20 @@ def encode(body: Mapping[str, object]) -> bytes:
 
     Raises: `ValueError`, `TypeError` for what JSON does not have (NaN, objects).
     """
-    if not any(isinstance(value, Written) for value in body.values()):
-        return _dump(body)
-    parts = [
-        b"%s:%s" % (_dump(name), value.data if isinstance(value, Written) else _dump(value))
-        for name, value in body.items()
-    ]
-    return b"{%s}" % b",".join(parts)
+    return b"{%s}" % b",".join([_name(name) + encode_value(value) for name, value in body.items()])
+
+
+def encode_value(value: object) -> bytes:
+    """Return a value as `encode` writes it. Raises: as `encode`."""
+    if isinstance(value, Written):
+        return value.data
+    return b"true" if value is True else _dump(value)
+
+
+# The names of fields are a handful, written at each call; an application's options are few, too.
+@functools.lru_cache(maxsize=256)
+def _name(name: str) -> bytes:
+    return _dump(name) + b":"
 
 
 def _dump(value: object) -> bytes:
@@ -170,15 +138,13 @@ def _cap(body: dict[str, object], limit: int) -> None:
     body[name] = min(configured, limit) if isinstance(configured, int) else limit
 
 
-def _messages(messages: Iterable[Message]) -> list[dict[str, object]]:
-    written = [_message(message) for message in messages]
+def _messages(messages: Sequence[Message]) -> list[dict[str, object]]:
+    return [_message(message) for message in _worthy(messages)]
+
+
+def _worthy(messages: Sequence[Message]) -> Sequence[Message]:
     # Servers refuse a whole request for one message without content. A tool's answer must stay, its call asks for it.
-    return [entry for entry in written if _worthy(entry)] or written
-
-
-def _worthy(entry: Mapping[str, object]) -> bool:
-    content = entry["content"]
-    return entry["role"] == "tool" or "tool_calls" in entry or (isinstance(content, str) and bool(content.strip()))
+    return [each for each in messages if each.role == "tool" or each.tool_calls or each.text.strip()] or messages
 
 
 def _message(message: Message) -> dict[str, object]:

@@ -15,9 +15,9 @@ from goliath_actors.abc import ModelRequest
 from goliath_actors.errors import ConfigError
 
 from ._adapter import Adapter, Dialect
-from ._incoming import Incoming
 from ._messages_reply import MessagesReply
-from ._messages_wire import messages_body
+from ._messages_wire import BlockWriter, messages_body
+from ._wire import encode
 
 __all__ = ["AnthropicMessages"]
 
@@ -95,14 +95,13 @@ class AnthropicMessages(Adapter):
     )
 
     max_tokens: int = attrs.field(default=4096, kw_only=True)
+    _writer: BlockWriter = attrs.field(factory=BlockWriter, init=False)
 
     def __attrs_post_init__(self) -> None:
         if type(self.max_tokens) is not int or self.max_tokens < 1:
             raise ConfigError(f"max_tokens is {self.max_tokens!r}; it is a number of tokens above 0")
         super().__attrs_post_init__()
 
-    async def _send(self, request: ModelRequest) -> Incoming:
-        body, reply_tool = messages_body(self.model, request, self._settings, self.max_tokens)
-        taken = (call.id for message in request.messages for call in message.tool_calls)
-        reply = MessagesReply(self._exchange.scrub, taken, reply_tool)
-        return await self._exchange.send(lambda: body, reply, self._wall_clock)
+    def _question(self, request: ModelRequest) -> tuple[bytes, MessagesReply]:
+        body, reply_tool = messages_body(self.model, request, self._settings, self.max_tokens, self._writer)
+        return encode(body), MessagesReply(self._exchange.scrub, request.messages, reply_tool)

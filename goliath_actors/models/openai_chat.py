@@ -15,9 +15,8 @@ from goliath_actors.abc import ModelRequest
 from goliath_actors.errors import ConfigError
 
 from ._adapter import Adapter, Dialect
-from ._incoming import Incoming
 from ._reply import Reply
-from ._wire import Writer, request_body
+from ._wire import Writer, encode, request_body
 
 __all__ = ["OpenAIChat"]
 
@@ -80,10 +79,6 @@ class OpenAIChat(Adapter):
 
     _writer: Writer = attrs.field(factory=Writer, init=False)
 
-    async def _send(self, request: ModelRequest) -> Incoming:
-        taken = (call.id for message in request.messages for call in message.tool_calls)
-        reply = Reply(self._exchange.scrub, taken)
-        return await self._exchange.send(lambda: self._body(request), reply, self._wall_clock)
-
-    def _body(self, request: ModelRequest) -> Mapping[str, object]:
-        return request_body(self.model, request, self._settings, self._writer)
+    def _question(self, request: ModelRequest) -> tuple[bytes, Reply]:
+        body = request_body(self.model, request, self._settings, self._writer)
+        return encode(body), Reply(self._exchange.scrub, request.messages)
