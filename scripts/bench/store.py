@@ -1,11 +1,14 @@
-"""Durable commits per second of `SqliteStore`: group commit against one transaction a commit, in one run.
+"""Durable commits per second of the stores: group commit against one transaction a commit, in one run.
 
 Both write the same turns (a memory with one exchange, a question, an answer: about 800 bytes) from the same number of
 conversations, each waiting for its commit before it makes the next. Rounds alternate, so that a noisy disk hits both.
 
     python scripts/bench/store.py [--conversations 50] [--seconds 1.5] [--rounds 5] [--directory .]
+        [--postgres postgresql://user:password@host/name]
 
-Choose a directory on a real disk: on a RAM disk nothing is durable and both are limited by the processor alone.
+Choose a directory on a real disk: on a RAM disk nothing is durable and both are limited by the processor alone. So are
+they on a disk that syncs in less than half a millisecond: what a commit costs the processor is the same for both. With
+`--postgres`, `PostgresStore` is measured too, in schemas of its own that are left behind.
 """
 
 from __future__ import annotations
@@ -14,16 +17,24 @@ import argparse
 import statistics
 import tempfile
 import time
+import uuid
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import count
 from pathlib import Path
+from typing import TypeAlias
 
 import attrs
 import trio
 from _figures import Figure, show
 
-from goliath_actors.abc import Change, Entry
-from goliath_actors.stores import InMemoryStore, SqliteStore
+from goliath_actors.abc import Change, Entry, Store
+from goliath_actors.stores import InMemoryStore, PostgresStore, SqliteStore
 from goliath_actors.values import Exchange, Memory, Message
 
+# So many changes as a store takes into one transaction by itself; fewer come at once.
+BATCH = 512
+MakeStore: TypeAlias = Callable[[int], SqliteStore | PostgresStore]
 QUESTION, ANSWER = "What is on my list for today? " * 3, "There are three tasks on your list. " * 8
 
 
@@ -31,7 +42,7 @@ QUESTION, ANSWER = "What is on my list for today? " * 3, "There are three tasks 
 class Load:
     """Conversations that write until the time is over, and how long each commit took."""
 
-    store: SqliteStore
+    store: Store
     end: float
     waits: list[float] = attrs.Factory(list)
 
@@ -42,6 +53,8 @@ class Load:
             self.waits.append(time.perf_counter() - start)
 
 
+# Made once for all conversations, which are at the same version at about the same time: a store does not make changes.
+@lru_cache(maxsize=1024)
 def turn(version: int) -> Change:
     return Change(
         memory=Memory("", (Exchange(QUESTION, ANSWER, 1.7e9),)),
@@ -52,12 +65,30 @@ def turn(version: int) -> Change:
     )
 
 
-async def measure(path: Path, max_batch: int, conversations: int, seconds: float) -> list[float]:
-    async with SqliteStore(path, max_batch=max_batch) as store, trio.open_nursery() as nursery:
+async def measure(make: MakeStore, max_batch: int, conversations: int, seconds: float) -> list[float]:
+    async with make(max_batch) as store, trio.open_nursery() as nursery:
         load = Load(store, time.perf_counter() + seconds)
         for number in range(conversations):
             nursery.start_soon(load.converse, f"c{number}")
     return load.waits
+
+
+def compare(name: str, make: MakeStore, options: argparse.Namespace) -> Figure:
+    rates: dict[int, list[float]] = {BATCH: [], 1: []}
+    print(f"{name}, {options.conversations} conversations; commits per second (median and 99th percentile of the wait)")
+    for _ in range(options.rounds):
+        line = []
+        for max_batch, found in rates.items():
+            waits = sorted(trio.run(measure, make, max_batch, options.conversations, options.seconds))
+            found.append(len(waits) / options.seconds)
+            middle, late = waits[len(waits) // 2] * 1e3, waits[int(len(waits) * 0.99)] * 1e3
+            how = "one by one" if max_batch == 1 else "group"
+            line.append(f"{how}: {found[-1]:7,.0f} ({middle:.1f} ms, {late:.1f} ms)")
+        print("  ".join(line), f" ratio: {rates[BATCH][-1] / rates[1][-1]:.1f}")
+    ratio = statistics.median(group / single for group, single in zip(rates[BATCH], rates[1], strict=True))
+    grouped, single = statistics.median(rates[BATCH]), statistics.median(rates[1])
+    what = f"{options.conversations} writers, durable commits" + (f" ({name})" if name != "SQLite" else "")
+    return Figure(what, f"{grouped:,.0f}/s", f"one by one {single:,.0f}/s", f"{ratio:.1f}", ">= 10", ratio >= 10)
 
 
 async def bytes_in_memory(conversations: int) -> float:
@@ -79,35 +110,26 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--directory", type=Path, default=Path())
+    parser.add_argument("--postgres", metavar="ADDRESS", help="measure PostgresStore at this address too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="add the figures to this file")
     options = parser.parse_args()
-    rates: dict[int, list[float]] = {512: [], 1: []}
-    ratios: list[float] = []
-    print(f"{options.conversations} conversations; commits per second (median and 99th percentile of the wait)")
+    numbers = count()
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
-        for round in range(options.rounds):
-            line = []
-            for max_batch, found in rates.items():
-                path = Path(directory) / f"{round}-{max_batch}.db"
-                waits = sorted(trio.run(measure, path, max_batch, options.conversations, options.seconds))
-                found.append(len(waits) / options.seconds)
-                middle, late = waits[len(waits) // 2] * 1e3, waits[int(len(waits) * 0.99)] * 1e3
-                name = "one by one" if max_batch == 1 else "group"
-                line.append(f"{name}: {found[-1]:7,.0f} ({middle:.1f} ms, {late:.1f} ms)")
-            ratios.append(rates[512][-1] / rates[1][-1])
-            print("  ".join(line), f" ratio: {ratios[-1]:.1f}")
-    ratio, single, grouped = statistics.median(ratios), statistics.median(rates[1]), statistics.median(rates[512])
+
+        def sqlite(max_batch: int) -> SqliteStore:
+            return SqliteStore(Path(directory) / f"{next(numbers)}.db", max_batch=max_batch)
+
+        figures = [compare("SQLite", sqlite, options)]
+    if options.postgres:
+        this = f"bench_{uuid.uuid4().hex[:8]}"
+
+        def postgres(max_batch: int) -> PostgresStore:
+            return PostgresStore(options.postgres, schema=f"{this}_{next(numbers)}", max_batch=max_batch)
+
+        figures.append(compare("PostgreSQL", postgres, options))
     size = trio.run(bytes_in_memory, 20_000)
-    writers = f"{options.conversations} writers, durable commits"
-    against = f"one by one {single:,.0f}/s"
-    show(
-        "durable commits",
-        [
-            Figure(writers, f"{grouped:,.0f}/s", against, f"{ratio:.1f}", ">= 10", ratio >= 10),
-            Figure("in memory, a conversation of one turn", f"{size:,.0f} bytes", "", "", "", None),
-        ],
-        options.json,
-    )
+    figures.append(Figure("in memory, a conversation of one turn", f"{size:,.0f} bytes", "", "", "", None))
+    show("durable commits", figures, options.json)
 
 
 if __name__ == "__main__":
