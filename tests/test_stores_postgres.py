@@ -19,6 +19,8 @@ from goliath_actors._conformance import StoreCheck, store_conformance
 from goliath_actors.abc import Change, Entry
 from goliath_actors.errors import ConfigError, StoreConflict, StoreCorrupt, StoreError, StoreTooNew
 from goliath_actors.stores import PostgresStore
+from goliath_actors.stores import _postgres_work as work
+from goliath_actors.stores._codec import encode_change
 from goliath_actors.values import Memory, Message
 
 from .postgres_server import Server, running_server
@@ -92,6 +94,30 @@ async def test_several_stores_on_one_database_lose_nothing_and_meet_no_deadlock(
         records = [await one.load(f"k{number}") for number in range(8)]
         assert sum(record.entries_count for record in records) == 3 * 64
         assert sum(record.version for record in records) == 3 * 64
+
+
+async def test_a_commit_looks_at_as_many_entries_however_long_its_conversation_is(
+    make: Make, server: Server, schema: str
+) -> None:
+    seen: dict[str, int] = {}
+    async with make() as store:
+        for key, length in (("short", 5), ("long", 500)):
+            await store.commit(key, Change(append=[entry(f"{number}") for number in range(length)]))
+        for key in ("short", "long"):
+            with directly(server, schema) as connection:
+                change = Change(append=[entry("new"), entry("newer")], visibility={"3": (True, False)})
+                wanted = work.commit(key, encode_change(change), 1, None)
+                with connection.transaction():
+                    row = connection.execute(wanted.statement, wanted.values).fetchone()
+                    assert row is not None
+                    assert wanted.read(row).version == 2
+                    found = connection.execute(
+                        "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables "
+                        "WHERE relid = 'entries'::regclass"
+                    ).fetchone()
+                    assert found is not None
+                    seen[key] = found[0]
+    assert seen == {"short": 2, "long": 2}  # the entry that is shown, when it is looked for and when it is changed
 
 
 async def test_a_schema_of_a_newer_version_is_left_untouched(make: Make, server: Server, schema: str) -> None:

@@ -208,6 +208,43 @@ BEGIN
     RETURN found;
 END $body$;
 """,
+    # The parts of `commit_change` that look an entry up by its id. As EXISTS they were planned as a walk through all
+    # entries of the conversation, so that a commit cost more with each one that had gone before.
+    """
+DO $do$
+DECLARE
+    old text := pg_get_functiondef('commit_change'::regproc);
+    new text := replace(replace(replace(replace(old,
+        'EXISTS (SELECT FROM entries e WHERE e.record = old.id AND e.id = new.id AND e.position <= kept)',
+        '(SELECT e.position FROM entries e WHERE e.record = old.id AND e.id = new.id) <= kept'),
+        'SELECT shown.id INTO detail FROM unnest(p_shown)',
+        'IF cardinality(p_shown) > 0 THEN SELECT shown.id INTO detail FROM unnest(p_shown)'),
+        'AND NOT EXISTS (
+                SELECT FROM entries e WHERE e.record = old.id AND e.id = shown.id AND e.position <= kept
+                    AND e.body IS NOT NULL)
+            ORDER BY shown.n LIMIT 1;
+        IF FOUND THEN status := ''unknown''; RETURN; END IF;',
+        'AND ((
+                SELECT e.position FROM entries e WHERE e.record = old.id AND e.id = shown.id AND e.body IS NOT NULL)
+                    <= kept) IS NOT TRUE
+            ORDER BY shown.n LIMIT 1;
+        IF FOUND THEN status := ''unknown''; RETURN; END IF; END IF;'),
+        'IF cardinality(p_shown) > 0 THEN
+        UPDATE entries SET transcript = shown.transcript, context = shown.context
+            FROM unnest(p_shown, p_shown_transcripts, p_shown_contexts) AS shown(id, transcript, context)
+            WHERE entries.record = old.id AND entries.id = shown.id;
+    END IF;',
+        'FOR n IN 1 .. cardinality(p_shown) LOOP
+        UPDATE entries SET transcript = p_shown_transcripts[n], context = p_shown_contexts[n]
+            WHERE record = old.id AND id = p_shown[n];
+    END LOOP;');
+BEGIN
+    IF new NOT LIKE '%new.id) <= kept%IF cardinality%IS NOT TRUE%END IF; END IF;%LOOP%' THEN
+        RAISE EXCEPTION 'commit_change is not as it was made';
+    END IF;
+    EXECUTE new;
+END $do$;
+""",
 )
 
 # One number for all our schemas: openers wait for each other for a moment, whoever they are. "GolA".

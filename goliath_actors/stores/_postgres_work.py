@@ -64,9 +64,9 @@ def unpack(stored: bytes) -> str:
 
 _COMMIT = (
     b"SELECT status, detail, number, o_version, o_entries, o_failures, o_memory, o_metadata, o_private "
-    b"FROM commit_change(%s::bytea, %s::bigint, %s::bigint, %s::boolean, %s::bytea, %s::boolean, %s::bytea, "
-    b"%s::boolean, %s::bytea, %s::bigint, %s::bytea, %s::bytea[], %s::bytea[], %s::bytea[], "
-    b"%s::bytea[], %s::boolean[], %s::boolean[])"
+    b"FROM commit_change(%b::bytea, %s::bigint, %s::bigint, %s::boolean, %b::bytea, %s::boolean, %b::bytea, "
+    b"%s::boolean, %b::bytea, %s::bigint, %b::bytea, %b::bytea[], %b::bytea[], %b::bytea[], "
+    b"%b::bytea[], %b::boolean[], %b::boolean[])"
 )
 
 
@@ -147,20 +147,20 @@ def entry_of(
 def forget(key: str) -> Work[None]:
     """Delete everything that is kept of a conversation, also what was set aside; only its lease stays."""
     packed = pack(key)
-    return Work(packed, b"SELECT forget_record(%s::bytea)", (packed,), _nothing)
+    return Work(packed, b"SELECT forget_record(%b::bytea)", (packed,), _nothing)
 
 
 def acquire(key: str, owner: str, ttl: float) -> Work[int | None]:
     """Take or renew a lease, for `ttl` seconds of the server's clock."""
     packed = pack(key)
-    statement = b"SELECT acquire_lease(%s::bytea, %s::bytea, %s::double precision)"
+    statement = b"SELECT acquire_lease(%b::bytea, %b::bytea, %s::double precision)"
     return Work(packed, statement, (packed, pack(owner), ttl), _first)
 
 
 def release(key: str, owner: str) -> Work[None]:
     """Give a lease back; its token stays."""
     packed = pack(key)
-    return Work(packed, b"SELECT release_lease(%s::bytea, %s::bytea)", (packed, pack(owner)), _nothing)
+    return Work(packed, b"SELECT release_lease(%b::bytea, %b::bytea)", (packed, pack(owner)), _nothing)
 
 
 def set_aside_record(key: str, bad: BadRecord) -> Work[tuple[int, str] | None]:
@@ -169,13 +169,13 @@ def set_aside_record(key: str, bad: BadRecord) -> Work[tuple[int, str] | None]:
     Its value: the row of the quarantine and what was wrong; None if it is not as it was seen any more.
     """
     packed = pack(key)
-    statement = b"SELECT set_aside_record(%s::bytea, %s::bigint, %s::text)"
+    statement = b"SELECT set_aside_record(%b::bytea, %s::bigint, %s::text)"
     return Work(packed, statement, (packed, bad.version, _printable(bad.reason)), partial(_aside, bad.reason))
 
 
 def set_aside_entry(key: str, bad: BadEntry) -> Work[tuple[int, str] | None]:
     """Move one entry's text, as `set_aside_record`; its position stays taken, so that no page shifts."""
-    statement = b"SELECT set_aside_entry(%s::bigint, %s::bigint, %s::bytea, %s::text)"
+    statement = b"SELECT set_aside_entry(%s::bigint, %s::bigint, %b::bytea, %s::text)"
     values = (bad.record, bad.position, bad.body, _printable(bad.reason))
     return Work(pack(key), statement, values, partial(_aside, bad.reason))
 
