@@ -31,7 +31,7 @@ from ._bodies import (
     read_json,
 )
 from ._config import ServerConfig
-from ._hosted import Asking, Hosted, Visitor
+from ._hosted import Asking, Hosted, Kind, Visitor
 from ._hosting import Hosting
 from ._ledger import Ledger
 from ._problems import Problem
@@ -95,42 +95,17 @@ class Routes:
     async def post_run(self, request: Request, visitor: Visitor) -> Response:
         """`POST /v1/conversations/{id}/runs`: ask."""
         body = await self._read(request, AskBody)
-        place = self._place(request, visitor, body.agent)
-        asking = place.asking(
-            body.ask,
-            timeout=body.timeout,
-            when_busy=body.when_busy,
-            idempotency_key=idempotency_key(request),
-        )
-        return await self._started(request, place, asking, detach=body.detach, wait=body.wait)
+        return await self._started(request, visitor, body, "run", body.ask, when_busy=body.when_busy)
 
     async def post_resume(self, request: Request, visitor: Visitor) -> Response:
         """`POST /v1/conversations/{id}/resume`: answer calls that wait."""
         body = await self._read(request, ResumeBody)
-        place = self._place(request, visitor, body.agent)
-        self._need_tool_loop(place.agent, "resume")
-        asking = place.asking(
-            "(resume)",
-            kind="resume",
-            answers=body.answers,
-            timeout=body.timeout,
-            idempotency_key=idempotency_key(request),
-        )
-        return await self._started(request, place, asking, detach=body.detach, wait=body.wait)
+        return await self._started(request, visitor, body, "resume", "(resume)", answers=body.answers)
 
     async def post_regenerate(self, request: Request, visitor: Visitor) -> Response:
         """`POST /v1/conversations/{id}/regenerate`: another answer to the last ask."""
         body = await self._read(request, RegenerateBody)
-        place = self._place(request, visitor, body.agent)
-        self._need_tool_loop(place.agent, "regenerate")
-        asking = place.asking(
-            "(regenerate)",
-            kind="regenerate",
-            timeout=body.timeout,
-            when_busy=body.when_busy,
-            idempotency_key=idempotency_key(request),
-        )
-        return await self._started(request, place, asking, detach=body.detach, wait=body.wait)
+        return await self._started(request, visitor, body, "regenerate", "(regenerate)", when_busy=body.when_busy)
 
     async def post_steer(self, request: Request, visitor: Visitor) -> Response:
         """`POST /v1/conversations/{id}/steer`: a text for the run that is going on."""
@@ -142,8 +117,24 @@ class Routes:
         assert isinstance(hosted, Hosted)
         return respond(self._short(place, hosted), 202, self._headers(place, hosted.id))
 
-    async def _started(self, request: Request, place: _Place, asking: Asking, *, detach: bool, wait: bool) -> Response:
-        """Accept a run, and answer as the client wants it: as a stream, at the end, or at once."""
+    async def _started(
+        self,
+        request: Request,
+        visitor: Visitor,
+        body: AskBody | ResumeBody | RegenerateBody,
+        kind: Kind,
+        text: str,
+        **more: Any,
+    ) -> Response:
+        """Accept a run, and answer as the client wants it: as a stream, at the end, or at once.
+
+        Arguments: `more` has fields of `Asking` that not every door has.
+        """
+        place = self._place(request, visitor, body.agent)
+        if kind != "run":
+            self._need_tool_loop(place.agent, kind)
+        key = idempotency_key(request)
+        asking = place.asking(text, kind=kind, timeout=body.timeout, idempotency_key=key, **more)
         streams = _wants_stream(request)
         await self.recovery.touch(place.key)
         hosted, again = await self.hosting.start(asking)
@@ -153,10 +144,10 @@ class Routes:
         if again:
             headers["idempotent-replayed"] = "true"
         # A second request with the same key does not own the run: the first one's client may still be there.
-        left = _nothing if detach or again else lambda: hosted.run.abort("the client left")
+        left = _nothing if body.detach or again else lambda: hosted.run.abort("the client left")
         if streams:
             return StreamResponse(lambda: follow(self.hosting, hosted), headers, left)
-        if not wait:
+        if not body.wait:
             return respond(self._short(place, hosted), 202, headers)
         complete = False
         try:
