@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import socket
 import struct
 from typing import Any
 
+import attrs
 import pytest
 import trio
+import trio.testing
 
 from goliath_actors import Agent, ToolLoop
 from goliath_actors.server import ServerConfig
+from goliath_actors.server._listen import accept
 from goliath_actors.testing import Gate, ScriptedModel
 
 from .web import Web, open_web
@@ -126,3 +131,74 @@ async def test_more_connections_than_there_may_be_are_refused_and_others_go_on()
         assert (await second.read_to_end()).startswith(b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 2\r\n")
         gate.open()
         await first.read_until(b"event: run-finished")
+
+
+async def test_a_client_that_leaves_while_a_second_request_of_its_own_waits_is_noticed() -> None:
+    gate = Gate()
+    async with open_web(agent(gate.then("never"), "Next.")) as web:
+        raw = await web.connect()
+        await raw.send("POST", "/v1/conversations/c/runs", {"ask": "Hi."}, accept="text/event-stream")
+        await raw.send("GET", "/healthz")
+        run_id = (await raw.read_until(b"event: run-started")).partition(b"x-run-id: ")[2].partition(b"\r")[0].decode()
+        await gate.wait_reached()
+        hosted = web.server._hosting.get(run_id)
+        assert hosted is not None
+        assert not hosted.over.is_set()
+        await raw.stream.aclose()
+        await hosted.over.wait()
+        assert hosted.run.outcome is not None
+        assert hosted.run.outcome.abort is not None
+        assert hosted.run.outcome.abort.reason == "the client left"
+        assert (await web.ask("Hi.")).json()["result"]["text"] == "Next."
+
+
+async def test_a_second_request_that_waits_is_answered_behind_the_first() -> None:
+    gate = Gate()
+    async with open_web(agent(gate.then("Done."))) as web:
+        raw = await web.connect()
+        await raw.send("POST", "/v1/conversations/c/runs", {"ask": "Hi."}, accept="text/event-stream")
+        await raw.send("GET", "/healthz")
+        await gate.wait_reached()
+        await raw.send("GET", "/v1/agents")
+        gate.open()
+        read = await raw.read_until(b'{"agents":')
+    assert read.index(b"event: run-finished") < read.index(b'{"status":"ok"}') < read.index(b'{"agents":')
+
+
+@attrs.define(eq=False)
+class Full(trio.abc.Listener[trio.SocketStream]):
+    """A socket on a machine that has no files left, for so many tries."""
+
+    left: int
+    number: int = errno.EMFILE
+
+    async def accept(self) -> trio.SocketStream:
+        await trio.lowlevel.checkpoint()
+        if self.left:
+            self.left -= 1
+            raise OSError(self.number, os.strerror(self.number))
+        await trio.sleep_forever()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_a_server_without_files_left_says_so_once_a_minute_and_goes_on(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Full(left=605)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(accept, listener, nursery, trio.aclose_forcefully)
+        await trio.sleep(100)
+        nursery.cancel_scope.cancel()
+    assert listener.left == 0
+    words = "no connection can be accepted: Too many open files; raise the limit of open files"
+    assert [(record.levelname, record.message, record.exc_info) for record in caplog.records] == [
+        ("WARNING", words, None)
+    ] * 2
+
+
+async def test_a_listening_socket_that_is_broken_is_no_matter_of_files() -> None:
+    with pytest.RaisesGroup(OSError):
+        async with trio.open_nursery() as nursery:
+            await accept(Full(1, errno.EBADF), nursery, trio.aclose_forcefully)

@@ -8,6 +8,7 @@ What is known of Hypercorn's trio worker, each with a test:
   would end the server. So its connections are used, and its worker, which puts them all into one nursery, is not.
 - It keeps a connection whose client has left until it counts as idle for too long: so clients that come and go would
   use up the files that a process may have open.
+- It reads nothing while a second request waits for the answer to the first one, and so does not see the client leave.
 - Its HTTP/2 keeps what a client's window has no room for in memory, without a bound, and the kernel sees no client that
   has stopped reading. Browsers speak it over TLS alone, which this server has not, so it is not spoken.
 """
@@ -16,18 +17,18 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Final
 
 import h11
 import trio
 from hypercorn.config import Config
-from hypercorn.events import Event, RawData, Updated
+from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.trio.tcp_server import TCPServer
-from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.trio.worker_context import EventWrapper, WorkerContext
 from hypercorn.utils import wrap_app
 from starlette.types import ASGIApp
 
@@ -41,6 +42,8 @@ log = logging.getLogger("goliath_actors.server")
 
 BACKLOG: Final = 1024
 LEAVE: Final = 5.0  # seconds for what is left to be sent, and put on record, once every run is over
+SAY_AGAIN: Final = 60.0  # seconds
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _WRITES: Final = os.name == "posix"  # elsewhere a socket is no file
 FULL: Final = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 2\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -88,14 +91,41 @@ async def listen(
 
     async with trio.open_nursery() as connections:
         async with trio.open_nursery() as accepting:
-            sockets = [trio.SocketListener(trio.socket.from_stdlib_socket(listener))]
-            accepting.start_soon(partial(trio.serve_listeners, connect, sockets, handler_nursery=connections))
+            sockets = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
+            accepting.start_soon(accept, sockets, connections, connect)
             task_status.started()
             await end()
             accepting.cancel_scope.cancel()
         await context.terminated.set()  # those that wait for another request end now
         # From the moment it is to end: runs get their grace, responses their time to be sent.
         connections.cancel_scope.deadline = trio.current_time() + config.drain_grace + LEAVE
+
+
+async def accept(
+    listener: trio.abc.Listener[trio.SocketStream],
+    connections: trio.Nursery,
+    connect: Callable[[trio.SocketStream], Awaitable[None]],
+) -> None:
+    """Start a task for each connection, for ever. While there are no files left for more, clients wait in the kernel's
+    queue, and the log says so once a minute: trio's own loop logs a traceback ten times a second.
+
+    Raises: `OSError` if nothing can be accepted any more.
+
+    Cancellation: nothing was accepted.
+    """
+    said = -math.inf
+    while True:
+        try:
+            stream = await listener.accept()
+        except OSError as error:
+            if error.errno not in _EXHAUSTED:
+                raise
+            if trio.current_time() >= said + SAY_AGAIN:
+                said = trio.current_time()
+                log.warning("no connection can be accepted: %s; raise the limit of open files", error.strerror)
+            await trio.sleep(0.1)
+        else:
+            connections.start_soon(connect, stream)
 
 
 class _Connection(TCPServer):
@@ -134,9 +164,50 @@ class _Connection(TCPServer):
     async def _read_data(self) -> None:
         protocol: Any = self.protocol.protocol
         protocol._check_protocol = _stay
-        await super()._read_data()
+        protocol.can_read = _Pause(self.stream.socket)
+        try:
+            await super()._read_data()
+        except _Gone:
+            await self.protocol.handle(Closed())
         self._left = True
         await self.idle_task.stop()
+
+
+class _Gone(Exception):
+    """The client has left while a request of its own waited."""
+
+
+class _Pause(EventWrapper):
+    """What a second request waits for, while the first one is answered; meanwhile nothing is read.
+
+    Raises: `_Gone` out of the wait if the connection ends, behind a second request at most.
+    """
+
+    def __init__(self, socket: trio.socket.SocketType) -> None:
+        super().__init__()
+        self._socket = socket
+
+    async def wait(self) -> None:
+        gone = False
+
+        async def watch() -> None:
+            nonlocal gone
+            gone = await self._ends()
+            if gone:
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            await super().wait()
+            nursery.cancel_scope.cancel()
+        if gone:
+            raise _Gone
+
+    async def _ends(self) -> bool:
+        try:
+            return not await self._socket.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
 
 
 async def _stay(request: Any) -> None:
