@@ -12,8 +12,11 @@ import pytest
 import trio
 
 from goliath_actors import Agent, ToolLoop
+from goliath_actors._journal import RunJournal
 from goliath_actors.abc import ModelDone, ModelEvent, ModelRequest, ModelText
+from goliath_actors.events import RunFinished, ToolStarted
 from goliath_actors.server import ServerConfig
+from goliath_actors.server._wire import events_size
 from goliath_actors.testing import Gate, ScriptedModel
 
 from .web import Raw, frames, open_web, read_all
@@ -223,3 +226,47 @@ async def test_runs_that_are_over_can_be_followed_for_a_while_and_then_only_thei
             assert sent[-1].data["result"]["text"] == text
             whole = keep > 0 and run_id in ids[-keep:]
             assert (len(sent) > 1) == whole
+
+
+async def test_runs_that_are_over_are_kept_as_long_as_their_events_have_room_together() -> None:
+    own = Agent(model=ScriptedModel(["a" * 30_000, "b" * 30_000, "c", "d" * 200_000]), loop=ToolLoop())
+    async with open_web(own, config=ServerConfig(keep_bytes=150_000)) as web:
+        hosting = web.server._hosting
+        ids: list[str] = []
+
+        async def kept_after_another() -> list[bool]:
+            ids.append((await web.ask("Hi.")).headers["x-run-id"])
+            last = hosting.get(ids[-1])
+            if last is not None:
+                await last.kept.wait()
+            return [hosting.get(run_id) is not None for run_id in ids]
+
+        # Each text is in its events twice: piece by piece, and whole in the answer.
+        assert await kept_after_another() == [True]
+        assert await kept_after_another() == [True, True]
+        assert await kept_after_another() == [True, True, True]
+        assert await kept_after_another() == [False, False, False, False]
+        async with web.follow(ids[-1]) as stream:
+            (end,) = await read_all(stream)
+        assert len(end.data["result"]["text"]) == 200_000
+
+
+def test_what_has_no_form_of_its_own_can_be_measured() -> None:
+    journal = RunJournal("r", None)
+    journal.queue()
+    journal.delta("x" * 1000)
+    for odd in ({"\ud800": "y" * 1000}, {"a": object(), "b": ["z" * 1000]}):
+        journal.emit(ToolStarted, call_id="c", tool="t", input=odd)
+    journal.emit(RunFinished, status="completed")
+    size = events_size(Readable(journal))  # type: ignore[arg-type]
+    assert 3000 < size < 5000
+
+
+@attrs.frozen
+class Readable:
+    """As much of a run as is measured."""
+
+    journal: RunJournal
+
+    def events(self, after: int) -> Any:
+        return self.journal.stream(after=after)

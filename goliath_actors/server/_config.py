@@ -46,7 +46,8 @@ class ServerConfig:
       delta_interval: texts of an answer are sent about this often, merged meanwhile; less often, up to every 75 ms,
         while there are so many streams that sending would take more than a third of the time.
       keep_alive: a stream with nothing to say sends a comment this often.
-      keep_runs, keep_seconds: how many runs that are over can be followed from their start, and for how long.
+      keep_runs, keep_bytes, keep_seconds: how many runs that are over can be followed from their start, how much their
+        events may hold together, and for how long. Of one that is forgotten there is still the end on record.
       confirm: "client" asks the client of the run, but for agents with `approve_all`; "agent" leaves it to the agent.
       confirm_timeout: how long a question to the client stays open; then it counts as a refusal.
       run_timeout: of asks that name none; None for no limit. An ask may name less, never more.
@@ -73,6 +74,7 @@ class ServerConfig:
     keep_alive: float = 15.0
     keep_runs: int = 256
     keep_seconds: float = 300.0
+    keep_bytes: int = attrs.field(default=64_000_000, kw_only=True)
     confirm: Literal["client", "agent"] = "client"
     confirm_timeout: float | None = 300.0
     run_timeout: float | None = None
@@ -91,7 +93,7 @@ class ServerConfig:
         for name in ("max_body", "body_timeout", "send_timeout", "keep_alive", "keep_seconds"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)!r}")
-        for name in ("drain_grace", "delta_interval", "keep_runs"):
+        for name in ("drain_grace", "delta_interval", "keep_runs", "keep_bytes"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must not be negative, not {getattr(self, name)!r}")
         if self.max_connections < 1:

@@ -19,7 +19,7 @@ from goliath_actors.tools import Confirmed, ConfirmRequest
 from ._ledger import Acceptance, Ledger
 from ._wire import plain
 
-__all__ = ["Asking", "Hosted", "Visitor", "ask_client"]
+__all__ = ["Asking", "Hosted", "Kind", "Visitor", "ask_client"]
 
 Kind: TypeAlias = Literal["run", "steer", "resume", "regenerate"]
 

@@ -19,7 +19,7 @@ from ._feed import Feed, Pace
 from ._hosted import Asking, Hosted, Visitor, ask_client
 from ._ledger import Acceptance, Ledger
 from ._problems import Problem
-from ._wire import run_outcome
+from ._wire import events_size, run_outcome
 
 __all__ = ["Hosting"]
 
@@ -40,8 +40,10 @@ class Hosting:
     draining: bool = False
     pace: Pace = attrs.field(init=False)
     _runs: dict[str, Hosted] = attrs.Factory(dict)
-    # Runs that are over, oldest first, with when they may be forgotten.
-    _over: deque[tuple[float, str]] = attrs.Factory(deque)
+    # Runs that are over, oldest first, with when they may be forgotten and what they hold.
+    _over: deque[tuple[float, str, int]] = attrs.Factory(deque)
+    # Invariant: the bytes of those in `_over`.
+    _bytes: int = 0
     _active: dict[str, dict[str, Hosted]] = attrs.Factory(dict)
     # Asks with an idempotency key whose acceptance goes on, by ledger key and idempotency key.
     _claims: dict[tuple[str, str], trio.Event] = attrs.Factory(dict)
@@ -68,9 +70,13 @@ class Hosting:
         return iter(list(self._active.get(key, {}).values()))
 
     def _forget_old(self) -> None:
-        now = trio.current_time()
-        while self._over and (self._over[0][0] <= now or len(self._over) > self.config.keep_runs):
-            self._runs.pop(self._over.popleft()[1], None)
+        now, config = trio.current_time(), self.config
+        while self._over and (
+            self._over[0][0] <= now or len(self._over) > config.keep_runs or self._bytes > config.keep_bytes
+        ):
+            _, run_id, size = self._over.popleft()
+            self._bytes -= size
+            self._runs.pop(run_id, None)
 
     # --- accepting --------------------------------------------------------------------------------------------------
 
@@ -214,7 +220,9 @@ class Hosting:
             active.pop(hosted.id, None)
             if not active:
                 self._active.pop(asking.key, None)
-            self._over.append((trio.current_time() + self.config.keep_seconds, hosted.id))
+            size = events_size(hosted.run)
+            self._bytes += size
+            self._over.append((trio.current_time() + self.config.keep_seconds, hosted.id, size))
             self._forget_old()
             hosted.kept.set()
             self._keeping -= 1

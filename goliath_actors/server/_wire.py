@@ -17,7 +17,17 @@ from goliath_actors.values import Step
 
 from ._problems import run_problem
 
-__all__ = ["dumps", "entry_data", "event_data", "event_id", "frame", "plain", "result_data", "run_outcome"]
+__all__ = [
+    "dumps",
+    "entry_data",
+    "event_data",
+    "event_id",
+    "events_size",
+    "frame",
+    "plain",
+    "result_data",
+    "run_outcome",
+]
 
 # Any, in this room: JSON data, or what an application's tools put in its place.
 
@@ -77,6 +87,30 @@ def frame(event: str, data: Any, id: int | None = None) -> bytes:
 def event_id(event: Event) -> int:
     """Return where a reader who has this event takes up again."""
     return event.through if isinstance(event, TextDelta) else event.seq
+
+
+def events_size(run: Run) -> int:
+    """Return about how many bytes the events of a run hold that is over."""
+    events = run.events(1)  # behind the first, which holds nothing: extensions are not asked for snapshots
+    size = 0
+    while (event := events.next_nowait()) is not None:
+        if isinstance(event, TextDelta):
+            size += len(event.text)
+            continue
+        try:
+            size += len(_encode_any(event))
+        except (UnicodeEncodeError, TypeError, RecursionError):
+            size += len(dumps(event_data(event, "", True)))
+    return size
+
+
+def _stand_in(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Sequence | Set) else None
+
+
+_encode_any = msgspec.json.Encoder(enc_hook=_stand_in).encode
 
 
 def event_data(event: Event, conversation_id: str, show_errors: bool) -> dict[str, Any]:
