@@ -38,7 +38,7 @@ PROMISED = {
     "goliath_actors.stores": "InMemoryStore LeasedStore PostgresStore SqliteStore",
     "goliath_actors.policies": "Audit Guardrail RateLimit Redact Retrieval TokenBudget ToolPolicy",
     "goliath_actors.server": """Ledger Server ServerConfig Token Visitor ask_client create_app hash_token make_token
-        read_tokens recorded serve""",
+        read_token_file read_tokens recorded serve serve_app""",
     "goliath_actors.bridge": "Bridge BridgeConversation BridgeRun BridgeStream call_asyncio open_bridge",
     "goliath_actors.metrics": "CONTENT_TYPE HttpMetrics Metrics",
     "goliath_actors.evals": "Fixture evaluate Report Attempt Evaluated acknowledge",

@@ -18,7 +18,7 @@ from starlette.routing import Mount, Route
 
 from goliath_actors import Agent, ToolLoop, open_runtime
 from goliath_actors.errors import ConfigError, StoreError
-from goliath_actors.server import Ledger, ServerConfig, create_app, recorded, serve
+from goliath_actors.server import Ledger, ServerConfig, create_app, recorded, serve, serve_app
 from goliath_actors.server._ledger import Acceptance
 from goliath_actors.stores import InMemoryStore, LeasedStore
 from goliath_actors.testing import FailingStore, Gate, ScriptedModel
@@ -167,6 +167,26 @@ async def test_the_api_is_mounted_in_an_application_of_ones_own() -> None:
                 response = await client.post("/chat/v1/conversations/c/runs", json={"ask": "Hi."})
                 assert response.json()["result"]["text"] == "Hello."
                 assert (await client.get(response.headers["location"])).json() == response.json()
+            await runtime.drain(1)
+            nursery.cancel_scope.cancel()
+
+
+async def test_an_application_of_ones_own_can_have_the_connections_of_serve() -> None:
+    """Under Hypercorn's own worker the junk behind the upgrade would end everything."""
+    junk = b"GET /home HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    junk += b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n\xff\xff\xff"
+    ledger = Ledger(InMemoryStore())
+    async with open_runtime(recorded(agent("Hello."), ledger), store=ledger.store) as runtime:
+        async with trio.open_nursery() as nursery:
+            app = Starlette(routes=[Mount("/chat", create_app(runtime, nursery, ledger=ledger))])
+            url = await nursery.start(serve_app, app, ServerConfig(port=0))
+            raw = Raw(await trio.open_tcp_stream("127.0.0.1", int(url.rpartition(":")[2])))
+            await raw.stream.send_all(junk)
+            await raw.read_to_end()
+            await raw.stream.aclose()
+            async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+                response = await client.post("/chat/v1/conversations/c/runs", json={"ask": "Hi."})
+                assert response.json()["result"]["text"] == "Hello."
             await runtime.drain(1)
             nursery.cancel_scope.cancel()
 

@@ -8,7 +8,7 @@ from ._app import create_app, recorded
 from ._config import ServerConfig
 from ._hosted import Visitor, ask_client
 from ._ledger import Ledger
-from ._serve import Server, serve
+from ._serve import Server, serve, serve_app
 from ._tokens import Token, hash_token, make_token, read_token_file, read_tokens
 
 __all__ = [
@@ -25,4 +25,5 @@ __all__ = [
     "read_tokens",
     "recorded",
     "serve",
+    "serve_app",
 ]

@@ -7,6 +7,7 @@ from typing import Any, final
 
 import attrs
 import trio
+from starlette.types import ASGIApp
 
 from goliath_actors import Agent, Runtime, open_runtime
 from goliath_actors._directory import with_subagents
@@ -23,7 +24,7 @@ from ._hosting import Hosting
 from ._ledger import Ledger
 from ._listen import LEAVE, listen, open_socket
 
-__all__ = ["Server", "serve"]
+__all__ = ["Server", "serve", "serve_app"]
 
 
 @final
@@ -42,8 +43,7 @@ class Server:
     @property
     def url(self) -> str:
         """The address that it listens on."""
-        name = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{name}:{self.port}"
+        return _url(self.host, self.port)
 
     def shut_down(self) -> None:
         """Take no more connections and asks, let runs go on for the grace, then abort them. A second call aborts at
@@ -68,6 +68,32 @@ class Server:
     async def _hurry_up(self) -> None:
         await self._hurry.wait()
         await self.runtime.drain(0)
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def serve_app(
+    app: ASGIApp,
+    config: ServerConfig | None = None,
+    *,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve an application of your own, in which that of `create_app` may be mounted, with connections as `serve` has
+    them: none can end another or the server, and one whose client stops reading ends after `send_timeout`.
+
+    Arguments: of `config` what concerns addresses and connections is used. `nursery.start` gives the address.
+
+    Raises: `ConfigError` for an address that cannot be had.
+
+    Cancellation: connections end.
+    """
+    config = config or ServerConfig()
+    with open_socket(config) as listener:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(listen, app, listener, config, trio.sleep_forever)
+            task_status.started(_url(*listener.getsockname()[:2]))
 
 
 async def serve(
