@@ -10,6 +10,8 @@ from __future__ import annotations
 import abc
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
 
 from goliath_actors.abc import ModelEvent, ModelText, ModelUsage
 from goliath_actors.errors import ModelError, ModelUnavailable
@@ -23,6 +25,8 @@ from ._wire import read_json
 __all__ = ["Decoder", "Payload"]
 
 Payload = Mapping[str, object]
+
+_ID, _TOOL_CALLS = attrgetter("id"), attrgetter("tool_calls")
 
 
 class Decoder(abc.ABC):
@@ -152,7 +156,7 @@ class Decoder(abc.ABC):
     def _called(self, pieces: Sequence[object], *, whole: bool = False) -> list[ModelEvent]:
         """Take pieces of calls; `whole` says that each is a call of its own."""
         if self._calls is None:
-            self._calls = Calls(call.id for message in self._messages for call in message.tool_calls)
+            self._calls = Calls(map(_ID, chain.from_iterable(map(_TOOL_CALLS, self._messages))))
         return [*self._calls.feed(pieces, whole=whole)]
 
     def _end_calls(self) -> list[ModelEvent]:

@@ -5,7 +5,7 @@ Uses nothing of ours; used by _wire and _values_wire.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar, final
 
 __all__ = ["KEPT_AT_MOST", "Keeper"]
@@ -33,30 +33,36 @@ class Keeper(Generic[K, T]):
         self._size_of = size
         self._at_most = at_most // 2
         # Invariant: `_new` has at most half of the bytes, `_old` what was `_new` before; what is used again moves up.
-        self._new: dict[int, tuple[K, T]] = {}
-        self._old: dict[int, tuple[K, T]] = {}
+        # Each holds its values beside what was made of them, which is found by their identity.
+        self._new: dict[int, T] = {}
+        self._old: dict[int, T] = {}
+        self._held: tuple[list[K], list[K]] = [], []
         self._size = 0
 
-    def get(self, value: K) -> T:
-        """Return what `make` makes of a value. Raises: what it raises."""
-        kept = self._new.get(id(value))
-        if kept is None or kept[0] is not value:
-            kept = self._old.get(id(value))
-            if kept is None or kept[0] is not value:
-                kept = value, self._make(value)
-            self._keep(kept)
-        return kept[1]
+    def each(self, values: Sequence[K]) -> list[T]:
+        """Return what `make` makes of each of the values. Raises: what it raises."""
+        # In one go, since a long history costs little more than this: nothing but the identities of most is looked at.
+        found = [*map(self._new.get, map(id, values))]
+        return [self._find(values[place]) if made is None else made for place, made in enumerate(found)]
 
     def kept(self) -> list[T]:
         """Return all that is kept."""
-        return [made for _, made in [*self._new.values(), *self._old.values()]]
+        return [*self._new.values(), *self._old.values()]
 
-    def _keep(self, kept: tuple[K, T]) -> None:
+    def _find(self, value: K) -> T:
+        made = self._new.get(id(value))
+        if made is not None:
+            return made  # the same value twice
+        made = self._old.get(id(value))
+        if made is None:
+            made = self._make(value)
         # The value holds the same texts once more: counted as if they were as long.
-        size = 2 * self._size_of(kept[1]) + 200
-        if size > self._at_most:
-            return
-        self._size += size
-        if self._size > self._at_most:
-            self._old, self._new, self._size = self._new, {}, size
-        self._new[id(kept[0])] = kept
+        size = 2 * self._size_of(made) + 200
+        if size <= self._at_most:
+            self._size += size
+            if self._size > self._at_most:
+                self._old, self._new, self._size = self._new, {}, size
+                self._held = [], self._held[0]
+            self._new[id(value)] = made
+            self._held[0].append(value)
+        return made

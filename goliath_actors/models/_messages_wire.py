@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import final
 
 import attrs
@@ -46,11 +46,10 @@ class BlockWriter:
         self.kept = Keeper(_blocks, lambda blocks: sum(len(block.data) for block in blocks), at_most)
         self._specs: Keeper[ToolSpec, bytes] = Keeper(lambda tool: encode_value(_tool(tool)), len)
 
-    def turns(self, messages: Iterable[Message]) -> list[tuple[str, list[Block]]]:
+    def turns(self, messages: Sequence[Message]) -> list[tuple[str, list[Block]]]:
         """Return messages as alternating turns, each of a role, beginning with the user's."""
         turns: list[tuple[str, list[Block]]] = []
-        for message in messages:
-            blocks = self.kept.get(message)
+        for message, blocks in zip(messages, self.kept.each(messages), strict=True):
             if not blocks:
                 continue
             role = "assistant" if message.role == "assistant" else "user"
@@ -65,9 +64,9 @@ class BlockWriter:
             _strip_end(turns[-1][1])
         return turns
 
-    def tools(self, tools: Iterable[ToolSpec], more: Iterable[Mapping[str, object]]) -> Written:
+    def tools(self, tools: Sequence[ToolSpec], more: Iterable[Mapping[str, object]]) -> Written:
         """Return a JSON array of the tools, and `more` of them. Raises: as `encode`."""
-        return Written(b"[%s]" % b",".join([*map(self._specs.get, tools), *map(encode_value, more)]))
+        return Written(b"[%s]" % b",".join([*self._specs.each(tools), *map(encode_value, more)]))
 
 
 def messages_body(

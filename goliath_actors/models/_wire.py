@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import attrs
@@ -36,16 +36,17 @@ class Writer:
     """Writes the messages and tools of requests, and keeps what it wrote, at most `at_most` bytes of messages."""
 
     def __init__(self, at_most: int = KEPT_AT_MOST) -> None:
-        self.kept: Keeper[Message, bytes] = Keeper(lambda message: _dump(_message(message)), len, at_most)
+        self.kept: Keeper[Message, bytes] = Keeper(_worthy_bytes, len, at_most)
         self._specs: Keeper[ToolSpec, bytes] = Keeper(lambda tool: _dump(_tool(tool)), len)
 
     def messages(self, messages: Sequence[Message]) -> Written:
         """Return a JSON array of the messages."""
-        return Written(b"[%s]" % b",".join([self.kept.get(message) for message in _worthy(messages)]))
+        written = [*filter(None, self.kept.each(messages))] or [_dump(_message(message)) for message in messages]
+        return Written(b"[%s]" % b",".join(written))
 
-    def tools(self, tools: Iterable[ToolSpec]) -> Written:
+    def tools(self, tools: Sequence[ToolSpec]) -> Written:
         """Return a JSON array of the tools. Raises: as `encode`."""
-        return Written(b"[%s]" % b",".join([self._specs.get(tool) for tool in tools]))
+        return Written(b"[%s]" % b",".join(self._specs.each(tools)))
 
 
 _USAGE_TOO = {"include_usage": True}
@@ -139,12 +140,17 @@ def _cap(body: dict[str, object], limit: int) -> None:
 
 
 def _messages(messages: Sequence[Message]) -> list[dict[str, object]]:
-    return [_message(message) for message in _worthy(messages)]
+    return [_message(message) for message in messages if _is_worthy(message)] or [*map(_message, messages)]
 
 
-def _worthy(messages: Sequence[Message]) -> Sequence[Message]:
-    # Servers refuse a whole request for one message without content. A tool's answer must stay, its call asks for it.
-    return [each for each in messages if each.role == "tool" or each.tool_calls or each.text.strip()] or messages
+def _is_worthy(message: Message) -> bool:
+    """Servers refuse a whole request for one message without content, so those are left out if there are others. A
+    tool's answer must stay, its call asks for it."""
+    return message.role == "tool" or bool(message.tool_calls or message.text.strip())
+
+
+def _worthy_bytes(message: Message) -> bytes:
+    return _dump(_message(message)) if _is_worthy(message) else b""
 
 
 def _message(message: Message) -> dict[str, object]:
