@@ -21,11 +21,11 @@ from goliath_actors.abc import ModelDone, ModelEvent, ModelRequest, ModelText, M
 from goliath_actors.errors import ModelError, ModelUnavailable
 from goliath_actors.models import AnthropicMessages, OpenAIChat
 from goliath_actors.models import _incoming as incoming
+from goliath_actors.models._answer import client_answer
 from goliath_actors.models._errors import Scrubber
 from goliath_actors.models._http import httpx
 from goliath_actors.models._incoming import Decoder, Incoming, Patience
 from goliath_actors.models._messages_reply import MessagesReply
-from goliath_actors.models._pool import client_answer
 from goliath_actors.models._reply import Reply
 from goliath_actors.models._sse import FrameTooLarge, JsonLines, ServerSentEvents
 from goliath_actors.values import Message

@@ -9,8 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from goliath_actors.models._endpoint import Endpoint
 from goliath_actors.models._http import httpx
-from goliath_actors.models._pool import Endpoint, Pool, PoolStatistics, StaleConnection
+from goliath_actors.models._pool import Pool, PoolStatistics, StaleConnection
 from goliath_actors.models._socket import Socket
 
 from ._provider_server import ProviderServer, Script, chunked, head, provider
@@ -299,7 +300,7 @@ def test_each_loop_has_a_pool_of_its_own_and_takes_it_along_when_it_ends() -> No
             assert await response.read() == b"ok"
             await response.aclose()
             assert endpoint.pool.statistics() == PoolStatistics(in_flight=0, idle=1, opened=1, reused=0)
-            [stack] = endpoint.pool._idle.values()
+            [stack] = endpoint.pool._idle._stacks.values()
             sockets.extend(kept.socket for kept in stack)
 
     trio.run(once)

@@ -12,8 +12,9 @@ import attrs
 import trio
 
 from goliath_actors.errors import ConfigError, GoliathError
+from goliath_actors.models._answer import close_response
 from goliath_actors.models._http import USER_AGENT, httpx, parse_url, place
-from goliath_actors.models._pool import Pool, close_response
+from goliath_actors.models._pool import Pool
 from goliath_actors.models._sse import ServerSentEvents
 
 from ._ledger import Check

@@ -1,7 +1,7 @@
 """What adapters for model providers have alike: opening a reply, and closing what is idle.
 
-Uses _exchange, _incoming, _pool; used by openai_chat and anthropic. One request is one attempt: nothing here retries,
-since only the request room knows whether anything was released already (T11).
+Uses _exchange, _incoming, _endpoint; used by openai_chat and anthropic. One request is one attempt: nothing here
+retries, since only the request room knows whether anything was released already (T11).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from goliath_actors.abc import ModelEvent, ModelRequest
 from goliath_actors.errors import BadRequest
 
 from ._decoder import Decoder
+from ._endpoint import Endpoint
 from ._exchange import Exchange, MoreHeaders, as_settings, check_headers, check_key, check_options, scrubber
 from ._http import httpx, parse_url, place
 from ._incoming import Patience
-from ._pool import Endpoint
 
 __all__ = ["Adapter", "Dialect"]
 

@@ -19,7 +19,7 @@ from ._http import httpx
 from ._response import Malformed, ResponseHead, Responses
 from ._socket import Socket
 
-__all__ = ["NO_LIMITS", "Connection", "Head", "Limits", "connect"]
+__all__ = ["NO_LIMITS", "Connection", "Head", "Limits", "close_all", "connect"]
 
 _Stream: TypeAlias = Socket | trio.SSLStream[Socket]
 
@@ -200,6 +200,13 @@ async def _secure(stream: Socket, host: str, context: ssl.SSLContext) -> trio.SS
             with trio.CancelScope(shield=True):
                 await stream.aclose()
     return secured
+
+
+async def close_all(connections: Iterable[Connection]) -> None:
+    """Close connections. Cancellation: is done nevertheless."""
+    with trio.CancelScope(shield=True):
+        for connection in connections:
+            await connection.aclose()
 
 
 def _words(error: BaseException, otherwise: str) -> str:

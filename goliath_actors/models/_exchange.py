@@ -1,6 +1,6 @@
 """What every adapter over HTTP does alike: check its configuration, send one request, open its reply.
 
-Uses _pool, _incoming, _errors; used by openai_chat and anthropic.
+Uses _endpoint, _incoming, _errors; used by openai_chat and anthropic.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import trio
 
 from goliath_actors.errors import ConfigError
 
+from ._answer import Answer
 from ._decoder import Decoder
+from ._endpoint import Endpoint
 from ._errors import Scrubber, from_exchange, from_response
 from ._http import check_seconds, httpx
 from ._incoming import Incoming, Patience
-from ._pool import Answer, Endpoint
 
 __all__ = [
     "SHORTEST_SECRET",

@@ -1,6 +1,6 @@
 """One response as it comes in: bytes awaited under the right time-out, and handed on as model events.
 
-Uses _pool, _sse, _decoder, _errors; used by the adapters. What bytes mean is the decoder's: one a dialect.
+Uses _answer, _sse, _decoder, _errors; used by the adapters. What bytes mean is the decoder's: one a dialect.
 
 Why this is an object and no async generator: a time-out is a cancel scope, and none may be held while the consumer has
 an event. Each wait has a scope of its own instead, and what is left of the time is kept between them.
@@ -18,10 +18,10 @@ import trio
 from goliath_actors.abc import ModelEvent
 from goliath_actors.errors import ModelError, ModelUnavailable
 
+from ._answer import Answer
 from ._decoder import Decoder
 from ._errors import Scrubber
 from ._http import httpx
-from ._pool import Answer
 from ._sse import Frame, Framer, FrameTooLarge, JsonLines, ServerSentEvents, WholeBody
 
 __all__ = ["Decoder", "Incoming", "Patience"]

@@ -1,6 +1,6 @@
 """A second brain behind an address: gets the ask and the step log as JSON, answers with a text.
 
-Uses _pool and the public contracts only.
+Uses _endpoint and the public contracts only.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import trio
 from goliath_actors.errors import ConfigError, FallbackError
 from goliath_actors.values import Exchange, FallbackRequest, Step
 
+from ._endpoint import Endpoint
 from ._http import check_seconds, httpx, parse_url, place
-from ._pool import Endpoint, StaleConnection
+from ._pool import StaleConnection
 from ._wire import encode
 
 __all__ = ["HeaderSource", "HttpFallback"]
