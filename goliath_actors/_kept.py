@@ -7,7 +7,7 @@ there now, if somebody else has written meanwhile.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -94,10 +94,14 @@ def _step(data: Any) -> Step | None:
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-async def commit(work: Work, make: Callable[[Record], Change]) -> None:
+async def commit(
+    work: Work, make: Callable[[Record], Change], look: Callable[[Record], Awaitable[None]] | None = None
+) -> None:
     """Commit what `make` says of the record; if the record has moved on, load it and try again, a few times.
 
-    Raises: `StoreConflict` if others keep writing, or if `make` says so of what is there now.
+    Arguments: `look` is called before another try, with the record that is there no more.
+
+    Raises: `StoreConflict` if others keep writing, or if `make` says so of what is there now; what `look` raises.
     """
     for _ in range(CONFLICTS - 1):
         try:
@@ -105,7 +109,9 @@ async def commit(work: Work, make: Callable[[Record], Change]) -> None:
             return
         except StoreConflict:
             work.history = None  # somebody else has written, perhaps entries
-            work.record = await work.store.load(work.key)
+            before, work.record = work.record, await work.store.load(work.key)
+            if look is not None:
+                await look(before)
     work.record = await work.store.commit(work.key, make(work.record), expect=work.record.version)
 
 

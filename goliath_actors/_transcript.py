@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import attrs
@@ -22,6 +23,7 @@ from ._staging import APPENDED, CURSOR, WAITING
 from ._waiting import WaitingCall, waiting_ask, waiting_calls, waiting_data
 from ._work import Work
 from .abc import UNSET, Change, Entry, Record, Unset
+from .errors import StoreConflict
 from .events import MemoryError
 from .hooks import BeforeAppend
 from .values import Message, ToolCall
@@ -223,13 +225,22 @@ class Transcript:
         A process that ends in the middle of one must not leave it to be approved and executed a second time: whoever
         loads the conversation then finds a call without a result, and closes it (S7).
 
-        Raises: what the store raised, with origin `memory`; the calls must not be executed then.
+        Raises: `StoreConflict` if somebody else has taken one of them up meanwhile, and what the store raised, with
+        origin `memory`; the calls must not be executed then.
 
         Cancellation: as `append`.
         """
+
+        def take(record: Record) -> Change:
+            gone = set(call_ids).difference(call.call_id for call in waiting_calls(record.private))
+            if gone:
+                self.history.drop_calls(gone)  # whoever has them gives them their results
+                raise _taken_elsewhere(self.work.key, gone)
+            return Change(private=_not_waiting(record, call_ids))
+
         self.waits -= set(call_ids)
         with self.work.journal.origin("memory"):
-            await commit(self.work, lambda record: Change(private=_not_waiting(record, call_ids)))
+            await commit(self.work, take)
 
     async def refuse_waiting(self, text: str, texts: Mapping[str, str] | None = None) -> list[WaitingCall]:
         """Give every waiting call a result that says why it waits no more, and return them.
@@ -278,9 +289,26 @@ class Transcript:
 
     async def _commit(self, entries: tuple[Entry, ...]) -> None:
         self._unsure = entries
-        await commit(self.work, lambda record: _appending(record, entries))
+        closed = {entry.message.tool_call_id for entry in entries if entry.role == "tool"}
+        look = partial(self._look_for_results, closed) if closed else None
+        await commit(self.work, lambda record: _appending(record, entries), look)
         self._unsure = ()
         self._stored(entries)
+
+    async def _look_for_results(self, closed: Collection[str | None], before: Record) -> None:
+        """Raise `StoreConflict` if somebody else has given one of these calls its result: it has one only (T2)."""
+        work, after = self.work, before.entries_count
+        found: set[str] = set()
+        while True:
+            page = await work.store.entries(work.key, after=after, limit=PAGE)
+            results = [entry.message.tool_call_id for entry in page.entries if entry.role == "tool"]
+            found.update(id for id in results if id is not None and id in closed)
+            if page.next is None:
+                break
+            after = page.next
+        if found:
+            self.history.drop_calls(found)
+            raise _taken_elsewhere(work.key, found)
 
     def _stored(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
@@ -452,6 +480,13 @@ def _not_waiting(record: Record, call_ids: Collection[str | None]) -> Mapping[st
     if left:
         private[WAITING] = waiting_data(waiting_ask(record.private) or "", left)
     return private
+
+
+def _taken_elsewhere(key: str, call_ids: Collection[str]) -> StoreConflict:
+    return StoreConflict(
+        f"somebody else has gone on with {', '.join(sorted(call_ids))} of {key!r}, and nothing more was stored of it: "
+        "let one runtime at a time have a conversation, as a LeasedStore does"
+    )
 
 
 def _result(call: ToolCall, text: str, private: Mapping[str, Any]) -> Draft:

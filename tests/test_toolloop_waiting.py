@@ -10,16 +10,16 @@ import trio
 from trio.testing import MockClock
 
 from goliath_actors import Agent, Extension, RunAborted, Tool, ToolContext, open_runtime, tool
-from goliath_actors.abc import Change
-from goliath_actors.errors import ConfigError, GoliathExtensionError
+from goliath_actors.abc import Change, Record
+from goliath_actors.errors import ConfigError, GoliathExtensionError, StoreConflict
 from goliath_actors.events import Confirm, RunWaiting
 from goliath_actors.hooks import Complete, Continue
 from goliath_actors.stores import InMemoryStore, SqliteStore
-from goliath_actors.testing import Journal, check_events, tool_calls
+from goliath_actors.testing import FailingStore, Gate, Journal, check_events, tool_calls
 from goliath_actors.tools import Confirmed, Suspend
 from goliath_actors.values import Waiting
 
-from .native import check_requests, history, native
+from .native import check_closed, check_requests, history, native
 from .planned import requests, told
 
 
@@ -423,3 +423,71 @@ async def test_a_process_that_is_killed_in_the_middle_of_what_was_approved_leave
     assert sent == ["a"]
     closed_in_any_order(await history(left, again, "c"))
     assert "It may have taken effect" in requests(again)[0].text
+
+
+# --- two runtimes on one store, without leases ------------------------------------------------------------------------
+
+
+async def test_what_two_runtimes_take_up_at_once_is_executed_once() -> None:
+    class Held(FailingStore):
+        async def commit(self, key: str, change: Change, expect: int | None = None, token: int | None = None) -> Record:
+            await gate.pass_through()
+            return await super().commit(key, change, expect=expect, token=token)
+
+    sent: list[str] = []
+    store, gate = InMemoryStore(), Gate()
+    agents = [native(["done"], tools=[sender(sent)], **WAIT_FOR_APPROVAL) for _ in range(2)]
+    first = native([tool_calls(("send", {"text": "a"}))], tools=[sender(sent)], **WAIT_FOR_APPROVAL)
+    async with open_runtime(first, store=store) as runtime:
+        (waiting,) = (await runtime.run("go", conversation_id="c")).waiting
+    async with (
+        open_runtime(agents[0], store=Held(store, {})) as slow,
+        open_runtime(agents[1], store=store) as quick,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def lose() -> None:
+            with pytest.raises(StoreConflict, match=r"somebody else has gone on with .* of 'agent/c'"):
+                await slow.conversation("c").resume({waiting.call_id: True})
+
+        nursery.start_soon(lose)
+        await gate.wait_reached()  # it has read that the call waits
+        assert (await quick.conversation("c").resume({waiting.call_id: True})).text == "done"
+        gate.open()
+    assert sent == ["a"]
+    check_closed(await history(store, first, "c"))
+
+
+async def test_a_call_that_another_runtime_has_closed_gets_no_second_result() -> None:
+    gate = Gate()
+
+    @tool
+    async def slow(text: str) -> str:
+        """Take long."""
+        if text == "a":
+            await gate.pass_through()
+        else:
+            await trio.lowlevel.checkpoint()
+        return f"did {text}"
+
+    store = InMemoryStore()
+    calls = tool_calls(("slow", {"text": "a"}), ("slow", {"text": "b"}))
+    agent, other = native([calls, "never asked"], tools=[slow]), native(["it was interrupted"], tools=[slow])
+    async with open_runtime(agent, store=store) as one, open_runtime(other, store=store) as two:
+        run = one.submit("go", conversation_id="c")
+        await gate.wait_reached()
+        # For this runtime nobody has the conversation, so the calls were left by a process that died.
+        assert (await two.run("and?", conversation_id="c")).text == "it was interrupted"
+        gate.open()
+        with pytest.raises(StoreConflict, match=r"somebody else has gone on with .*, .* of 'agent/c'"):
+            await run.wait()
+    entries = await history(store, agent, "c")
+    check_closed(entries)
+    assert [entry.message.text[:11] for entry in entries] == [
+        "go",
+        "",
+        "Interrupted",
+        "Interrupted",
+        "and?",
+        "it was inte",
+    ]
