@@ -165,7 +165,8 @@ def _replaced(error: BaseException) -> Exception | None:
         if id(link) in seen:
             continue
         seen.add(id(link))
-        if isinstance(link, trio.Cancelled):
+        # WouldBlock is no error but how trio's own doors ask whether they have to wait: they are in its handler then.
+        if isinstance(link, (trio.Cancelled, trio.WouldBlock)):
             pending.extend([] if link.__context__ is None else [link.__context__])
         elif isinstance(link, BaseExceptionGroup) and single(link) is None:
             pending.extend(reversed(link.exceptions))

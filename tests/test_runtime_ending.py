@@ -387,6 +387,28 @@ async def test_a_replaced_error_is_kept_however_often_a_cancellation_took_its_pl
     assert caught.value.__cause__ is error
 
 
+@pytest.mark.parametrize("error", [None, ValueError("first")])
+async def test_a_wait_for_trios_own_doors_replaced_no_error_but_the_one_before_it(error: Exception | None) -> None:
+    limiter = trio.CapacityLimiter(1)
+    limiter.acquire_on_behalf_of_nowait("somebody else")
+
+    async def action(work: Work) -> str:
+        try:
+            if error is not None:
+                raise error
+        finally:
+            await limiter.acquire()  # inside, trio tries without waiting first, and waits as that fails
+        raise AssertionError("unreachable: nothing gives the place back")
+
+    async with open_runtime(loop_agent(action)) as runtime:
+        run = runtime.submit("hi")
+        await wait_all_tasks_blocked()
+        run.abort()
+        with pytest.raises(RunAborted) as caught:
+            await run.wait()
+    assert caught.value.__cause__ is error
+
+
 async def test_what_a_task_that_outlives_its_run_tells_comes_after_no_last_word() -> None:
     async with open_runtime(loop_agent()) as runtime:
         run = runtime.submit("hi")
