@@ -119,17 +119,19 @@ class Acceptance:
         checked_id(conversation_id)
         options = self._options(confirm, confirm_timeout, output, answers, rewrite)
         check_ask(ask, options, on_event, when_busy)
-        check_seconds("timeout", timeout, zero=True)
-        engine = self._engine
+        if timeout is not None:
+            check_seconds("timeout", timeout, zero=True)
+        engine, refuse = self._engine, self._refuse
         if engine.life.state != "open":
-            self._refuse.late(waits=waits)
+            refuse.late(waits=waits)
         actor = entry.actors.get(conversation_id)
-        if actor is not None:
-            self._refuse.busy(actor, when_busy, waits=waits)
-        if waits and (actor is None or actor.current is None):
-            self._refuse.line(entry, conversation_id, actor)
-        if when_busy != "replace":
-            self._refuse.waiting(actor)
+        asker = waiter() if waits else None
+        if actor is not None and (asker is not None or actor.current is not None):
+            refuse.busy(actor, when_busy, asker)
+        if asker is not None and (actor is None or actor.current is None):
+            refuse.line(entry, conversation_id, actor, asker)
+        if when_busy != "replace" and refuse.max_waiting is not None:
+            refuse.waiting(actor, refuse.max_waiting)
         actor = engine.directory.make(entry, conversation_id)
         run = self.make(entry, conversation_id, ask, context, timeout, options, on_event)
         run.conversation = actor
@@ -260,7 +262,6 @@ class Acceptance:
         if agent.on_event is not None or on_event is not None:
             callbacks = tuple([callback for callback in (agent.on_event, on_event) if callback is not None])
         now = trio.current_time()
-        deadline = math.inf if timeout is None else now + timeout
         return Envelope(
             run_id,
             conversation_id,
@@ -271,8 +272,7 @@ class Acceptance:
             self._ties[agent.name],
             copy_context(),
             now,
-            deadline,
-            trio.CancelScope(deadline=deadline),
+            math.inf if timeout is None else now + timeout,
         )
 
     def _submit(

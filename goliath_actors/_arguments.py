@@ -50,7 +50,8 @@ def check_ask(ask: object, options: RunOptions, on_event: Callable[..., object] 
     if on_event is not None:
         _check_callable("on_event", on_event)
         check_on_event("on_event", on_event)
-    check_seconds("confirm_timeout", options.confirm_timeout)
+    if options.confirm_timeout is not None:
+        check_seconds("confirm_timeout", options.confirm_timeout)
 
 
 def _check_callable(name: str, value: object) -> None:

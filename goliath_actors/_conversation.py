@@ -228,18 +228,21 @@ class Turns:
 
     def over(self, actor: Actor, envelope: Envelope | Job) -> None:
         """The actor's head is over; its slot goes to whoever has waited longest, and what was lent to it goes back."""
-        if isinstance(envelope, Envelope):
+        if isinstance(envelope, Envelope) and envelope.waits_for:
             for wait in envelope.waits_for:  # of tasks that outlive the run: its slot is no longer theirs to lend
                 if isinstance(wait, Wait) and wait.lent:
                     wait.lent = False
                     self.unlend(wait.target)
-        actor.sponsors -= envelope.lenders
-        envelope.lenders = 0
+        if envelope.lenders:
+            actor.sponsors -= envelope.lenders
+            envelope.lenders = 0
         if actor.has_slot:
             actor.has_slot = False
             self.running -= 1
-            self._holders.pop(actor, None)
-        self._fill()
+            if self.limit is not None:
+                del self._holders[actor]
+        if self._line:
+            self._fill()
 
     @trio.lowlevel.enable_ki_protection
     def lend(self, target: Envelope | Job) -> None:

@@ -46,13 +46,14 @@ class Doors:
         # What every ask goes through. Not methods that pass arguments on: each layer of those packs and unpacks all.
         self.accept = acceptance.accept
         self.own = engine.own
+        self.life = engine.life
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
         """True once nothing is accepted any more: then a caller is to `notice` first."""
-        return self.engine.life.state == "closed"
+        return self.life.state == "closed"
 
     async def notice(self) -> None:
         """Let a caller that is cancelled notice it before it is refused: what closed the runtime may be what cancelled

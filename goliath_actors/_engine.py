@@ -132,7 +132,7 @@ class Engine:
     def _over(self, actor: Actor, envelope: Envelope | Job) -> None:
         """The head is over: the next envelope has its turn, or the conversation is idle."""
         life = self.life
-        for run in actor.follow():
+        for run in actor.follow() if isinstance(envelope, Envelope) and envelope.steers else ():
             life.accepted += 1
             life.enter()
             if run.abort_state is not None:

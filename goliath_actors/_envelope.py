@@ -110,6 +110,10 @@ class RunOptions:
     rewrite: Literal["regenerate"] | None = None
 
 
+def _scope_until(deadline: float) -> trio.CancelScope:
+    return trio.CancelScope() if deadline == math.inf else trio.CancelScope(deadline=deadline)
+
+
 @final
 @attrs.define(eq=False, repr=False)
 class Envelope:
@@ -128,7 +132,7 @@ class Envelope:
     accepted_at: float
     # Absolute, on trio's clock. Until the run begins nothing enters the scope, so waiters watch this (R7).
     deadline: float = math.inf
-    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    scope: trio.CancelScope = attrs.Factory(lambda self: _scope_until(self.deadline), takes_self=True)
     state: Literal["queued", "running", "finishing", "done"] = "queued"
     # How it ended, once it is over: most runs are asked for their result and nothing else.
     how: RunResult | Outcome | None = None

@@ -132,7 +132,7 @@ class NativeRun:
         """The rewrite is in the store: tell it, beside the run."""
         work, rewriting = self.work, self.rewriting
         self.rewriting = None
-        if rewriting is not None and work.later is not None:
+        if rewriting is not None:
             work.later(work.key, work.panel, rewriting[1])
 
     # --- texts that are handed in (T7) ------------------------------------------------------------------------------

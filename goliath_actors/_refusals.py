@@ -9,7 +9,8 @@ import attrs
 
 from ._conversation import Actor, Entry, label_of
 from ._engine import Engine
-from ._waits import refuse_cycle, refuse_line, waiter
+from ._envelope import Envelope
+from ._waits import refuse_cycle, refuse_line
 from .errors import ConversationBusy, MailboxFull
 
 __all__ = ["Refusals"]
@@ -33,12 +34,13 @@ class Refusals:
         if not (state == "closing" or (state == "draining" and waits)) or self.engine.asker() is None:
             raise self.engine.life.refusal()
 
-    def busy(self, actor: Actor, when_busy: str, *, waits: bool) -> None:
-        """Refuse an ask for a conversation that has something to do, as the asker wants it, or for want of room."""
-        if waits:
-            asker = waiter()
-            if asker is not None:
-                refuse_cycle(asker, actor, lends=self.engine.owns(asker))
+    def busy(self, actor: Actor, when_busy: str, asker: Envelope | None) -> None:
+        """Refuse an ask for a conversation that has something to do, as the asker wants it, or for want of room.
+
+        Arguments: `asker`, the run that waits for it.
+        """
+        if asker is not None:
+            refuse_cycle(asker, actor, lends=self.engine.owns(asker))
         if actor.current is None:
             return
         if when_busy == "refuse":
@@ -48,11 +50,11 @@ class Refusals:
         elif actor.waiting >= 2 * self.mailbox_capacity + REPLACED_AT_MOST:
             raise MailboxFull("conversation", actor.waiting, self.mailbox_capacity)
 
-    def line(self, entry: Entry, conversation_id: str | None, actor: Actor | None) -> None:
+    def line(self, entry: Entry, conversation_id: str | None, actor: Actor | None, asker: Envelope) -> None:
         """Refuse a run of another runtime, which has no slot here to lend, a wait for one that never comes free."""
-        turns, asker = self.engine.turns, waiter()
+        turns = self.engine.turns
         free = turns.limit is None or turns.running < turns.limit
-        if free or asker is None or self.engine.owns(asker) or (actor is not None and actor.sponsors):
+        if free or self.engine.owns(asker) or (actor is not None and actor.sponsors):
             return
         refuse_line(asker, label_of(entry, conversation_id), turns)
 
@@ -62,11 +64,8 @@ class Refusals:
         if crowd >= self.mailbox_capacity:
             raise MailboxFull("conversation", crowd, self.mailbox_capacity)
 
-    def waiting(self, actor: Actor | None) -> None:
+    def waiting(self, actor: Actor | None, at_most: int) -> None:
         """Refuse what would wait where as many wait in the whole runtime as may."""
-        at_most = self.max_waiting
-        if at_most is None:
-            return
         waiting = self.engine.life.crowd(at_most)
         if waiting < at_most:
             return

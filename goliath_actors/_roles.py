@@ -81,7 +81,7 @@ class Device:
         setting = Setting(
             instructions="\n".join(part for part in (work.instructions, contributed) if part.strip()),
             facts=work.facts,
-            examples=work.examples,
+            examples=tuple(work.examples),
             messages=work.messages,
             ask=work.ask,
             memory=view,

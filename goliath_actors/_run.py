@@ -6,7 +6,7 @@ Configuration stops here: rooms below get the pieces they use (`Work`), never th
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ from .values import Responded, RunResult, Stopped
 __all__ = ["Finished", "execute_run", "make_work"]
 
 
-_NO_ANSWERS: Mapping[str, Any] = FrozenDict()
+_NO_FACTS: Mapping[str, str] = FrozenDict()
 
 
 @attrs.define
@@ -73,9 +73,9 @@ def _first_escalation(journal: RunJournal) -> str | None:
     return next((event.error for event in journal.trace if isinstance(event, Escalate)), None)
 
 
-# The turn around this is protected from Ctrl-C; application code is not: an endless loop in a tool can be interrupted.
+# The turn around these is protected from Ctrl-C; application code is not: an endless loop in a tool can be interrupted.
 @trio.lowlevel.disable_ki_protection
-async def execute_run(
+def execute_run(
     agent: Agent[Any],
     run: Envelope,
     panel: Panel,
@@ -83,10 +83,13 @@ async def execute_run(
     key: str,
     corner: Corner,
     histories: Histories | None = None,
-) -> Finished:
-    """Do everything of a run that lies inside its scope.
+) -> Awaitable[Finished]:
+    """Begin a run, and return what does everything of it that lies inside its scope.
 
-    Raises: application errors as the same object; `GoliathExtensionError`, `GoliathBudgetError`.
+    Not async, as a run would be one coroutine deeper: each costs at every step.
+
+    Raises, on the call or when awaited: application errors as the same object; `GoliathExtensionError`,
+    `GoliathBudgetError`.
 
     Cancellation: writes that were executed, or may have been, and text that was shown are kept in the record (S7, §P),
     within `finish_timeout` or 10 seconds; then it passes.
@@ -95,41 +98,34 @@ async def execute_run(
     if journal.early_error is not None:
         raise journal.early_error
     journal.emit(RunStarted)
-    with journal.origin("extension"):  # whose `tools` may be a property
-        work = make_work(agent, run, panel, store, key, corner)
+    journal.place = "extension"  # whose `tools` may be a property
+    work = make_work(agent, run, panel, store, key, corner)
+    journal.place = None
     work.histories = histories
     hold = getattr(store, "hold", None)
-    if hold is None:
-        return await _execute(agent, work)
-    journal.enter("lease")
+    return _execute(agent, work) if hold is None else _execute_held(agent, work, hold)
+
+
+@trio.lowlevel.disable_ki_protection
+async def _execute_held(agent: Agent[Any], work: Work, hold: Callable[[str], Any]) -> Finished:
+    """Execute a run in its conversation's turn among processes."""
+    work.journal.enter("lease")
     try:
         async with AsyncExitStack() as turn:
-            with journal.origin("memory"):
-                await turn.enter_async_context(hold(key))
+            with work.journal.origin("memory"):
+                await turn.enter_async_context(hold(work.key))
             return await _execute(agent, work)
     except LeaseLost as error:
-        journal.blame(error, "memory")
+        work.journal.blame(error, "memory")
         raise
 
 
+@trio.lowlevel.disable_ki_protection
 async def _execute(agent: Agent[Any], work: Work) -> Finished:
-    done = False
-    try:
-        finished = await _drive(agent, work)
-        done = True
-        return finished
-    finally:
-        if not done:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + saving_seconds(work)):
-                await keep_writes(work)
-        if work.histories is not None and work.history is not None:
-            work.histories.keep(work.key, work.history, work.record)
-
-
-async def _drive(agent: Agent[Any], work: Work) -> Finished:
+    finished: Finished | None = None
     responded: tuple[Respond, Responded] | None = None
     try:
-        if callable(agent.facts) or callable(getattr(agent.loop, "window", None)):
+        if not work.window or callable(agent.facts):
             await _configure(agent, work)
         known = work.entry == "resume" or work.rewrite is not None
         if known:  # what it is about stands in the record
@@ -141,12 +137,18 @@ async def _drive(agent: Agent[Any], work: Work) -> Finished:
                 responded = verdict, Responded(who, "before_run", verdict.reason, verdict.outcome)
         if not known and getattr(agent.loop, "recalls", True):
             await _load(work)
-        ending = await agent.loop.drive(work, responded)
+        finished = Finished("completed", await agent.loop.drive(work, responded))
     except RunStopped as stop:
         # C11: an empty text says why.
         reason = None if stop.text.strip() else stop.stopped.reason
-        return Finished("stopped", Ending(stop.text, reason=reason), stop.stopped)
-    return Finished("completed", ending)
+        finished = Finished("stopped", Ending(stop.text, reason=reason), stop.stopped)
+    finally:
+        if finished is None:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + saving_seconds(work)):
+                await keep_writes(work)
+        if work.history is not None and work.histories is not None:
+            work.histories.keep(work.key, work.history, work.record)
+    return finished
 
 
 async def _ask_of(agent: Agent[Any], work: Work) -> str:
@@ -198,15 +200,14 @@ def make_work(
     """Gather the pieces of a run: the agent's, with what the ask says for itself in front."""
     options, parts = run.options, parts_of(agent)
     window = getattr(agent.loop, "window", None)
-    facts: Mapping[str, str] = FrozenDict() if callable(agent.facts) else agent.facts
     return Work(
+        run=run,
         journal=run.journal,
         panel=panel,
-        scope=run.scope,
         ask=run.ask,
         instructions=agent.instructions,
-        facts=facts,
-        examples=tuple(agent.examples),
+        facts=_NO_FACTS if callable(agent.facts) else agent.facts,
+        examples=agent.examples,
         model=agent.model,
         tools=agent.tool_table,
         counter=parts.counter,
@@ -214,18 +215,10 @@ def make_work(
         store=store,
         key=key,
         corner=corner,
-        submit=panel.submit,
-        delegating=run.ties.delegating,
-        later=run.ties.later,
-        context=run.context,
+        standing=parts.standing,
         confirm=agent.confirm if options.confirm is None else options.confirm,
         confirm_timeout=agent.confirm_timeout if options.confirm_timeout is None else options.confirm_timeout,
         fallback=agent.fallback,
         output=parts.schema if options.output is None else options.output,
-        finish_timeout=options.finish_timeout,
         entry="run" if options.answers is None else "resume",
-        answers=options.answers or _NO_ANSWERS,
-        rewrite=options.rewrite,
-        steers=run.steers,
-        standing=parts.standing,
     )

@@ -81,7 +81,7 @@ class Runtime:
         queued, at once: then its observers are told at its turn.
         """
         doors = self._doors
-        if doors.closed:
+        if doors.life.state == "closed":
             await doors.notice()
         run = doors.accept(
             agent,

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
 import attrs
 import trio
 
-from ._budget import FixedCounts
 from ._envelope import Envelope
 from ._frozen import FrozenDict
 from ._history import Histories, History
@@ -29,6 +28,9 @@ from .tools import Tool
 from .values import Message, Responded, Waiting
 
 __all__ = ["CallbackContext", "Corner", "Ending", "Health", "Loop", "Route", "Unpatched", "Work"]
+
+
+_NOTHING: Mapping[str, Any] = FrozenDict()
 
 
 @attrs.define(eq=False)
@@ -56,13 +58,14 @@ class Corner(Protocol):
 class Work:
     """One run's pieces. Rooms change what is theirs to change: `record` after a commit, `journal` as they go."""
 
+    # What was accepted. What it says for itself alone is read off it.
+    run: Envelope
     journal: RunJournal
     panel: Panel
-    scope: trio.CancelScope
     ask: str
     instructions: str
     facts: Mapping[str, str]
-    examples: tuple[str, ...]
+    examples: Sequence[str]
     model: Model
     tools: Mapping[str, Tool]
     counter: TokenCounter
@@ -70,28 +73,17 @@ class Work:
     store: Store
     key: str
     corner: Corner
-    submit: Callable[..., Any]
-    # How agents that are tools of this one are run; None outside of a runtime.
-    delegating: Delegating | None = None
-    # Tells of a rewrite that was committed, beside the run: the record's key, the extensions, the question.
-    later: Callable[[str, Panel, AfterRewrite], None] | None = None
-    # Any: the application's own object and callables, whose results are checked where they are used.
-    context: Any = None
+    # What the requests of the agent's runs have in common.
+    standing: Standing
+    # Any: an application's own callables, whose results are checked where they are used.
     confirm: Callable[..., Any] | None = None
     confirm_timeout: float | None = None
     fallback: Callable[..., Any] | None = None
     output: OutputSchema | None = None
-    settings: Mapping[str, Any] = FrozenDict()
-    provider_options: Mapping[str, Any] = FrozenDict()
+    settings: Mapping[str, Any] = _NOTHING
+    provider_options: Mapping[str, Any] = _NOTHING
     messages: tuple[Message, ...] = ()
-    finish_timeout: float | None = None
     entry: Literal["run", "resume", "steer"] = "run"
-    # Of an episode that resumes: what waiting calls are answered, by call id.
-    answers: Mapping[str, Any] = FrozenDict()
-    # What is done to the history before the first step; the ask is then the last one, which is stored already.
-    rewrite: Literal["regenerate"] | None = None
-    # Runs that become texts of this one, if it takes them (native tool loop): the first one first.
-    steers: list[Envelope] = attrs.Factory(list)
     record: Record = Record()  # frozen, so it can be shared
     # Where histories are held between runs, and this run's, as long as it is known to be what the store has.
     histories: Histories | None = None
@@ -100,10 +92,61 @@ class Work:
     kept: bool = False
     # Set when `before_run` is asked first.
     unpatched: Unpatched | None = None
-    # What the requests of the agent's runs have in common.
-    standing: Standing = attrs.Factory(lambda self: Standing(FixedCounts(self.counter)), takes_self=True)
-    # Names of all the agent's tools, also those that `before_run` took away: a filter may name them (H9).
-    known: frozenset[str] = attrs.Factory(lambda self: frozenset(self.tools), takes_self=True)
+    # All the agent's tools, also those that `before_run` took away; and their names, made on first need.
+    _all: Mapping[str, Tool] = attrs.field(default=attrs.Factory(lambda self: self.tools, takes_self=True), init=False)
+    _known: frozenset[str] | None = attrs.field(default=None, init=False)
+
+    @property
+    def known(self) -> frozenset[str]:
+        """Names of all the agent's tools, also those that `before_run` took away: a filter may name them (H9)."""
+        if self._known is None:
+            self._known = frozenset(self._all)
+        return self._known
+
+    @property
+    def scope(self) -> trio.CancelScope:
+        """The run's own."""
+        return self.run.scope
+
+    @property
+    def submit(self) -> Callable[..., Any]:
+        """Submits another ask, as tools of the run may."""
+        return self.run.ties.submit
+
+    @property
+    def delegating(self) -> Delegating:
+        """How agents that are tools of this one are run (T14)."""
+        return self.run.ties.delegating
+
+    @property
+    def later(self) -> Callable[[str, Panel, AfterRewrite], None]:
+        """Tells of a rewrite that was committed, beside the run: the record's key, the extensions, the question."""
+        return self.run.ties.later
+
+    @property
+    def context(self) -> Any:
+        """The application's own object."""
+        return self.run.context
+
+    @property
+    def finish_timeout(self) -> float | None:
+        """Seconds for each observer, and for what is saved at an end."""
+        return self.run.options.finish_timeout
+
+    @property
+    def answers(self) -> Mapping[str, Any]:
+        """Of an episode that resumes: what waiting calls are answered, by call id."""
+        return self.run.options.answers or _NOTHING
+
+    @property
+    def rewrite(self) -> Literal["regenerate"] | None:
+        """What is done to the history before the first step; the ask is then the last one, which is stored already."""
+        return self.run.options.rewrite
+
+    @property
+    def steers(self) -> list[Envelope]:
+        """Runs that become texts of this one, if it takes them (native tool loop): the first one first."""
+        return self.run.steers
 
     @property
     def health(self) -> Health:
