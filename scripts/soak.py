@@ -236,7 +236,7 @@ def _trim() -> None:
 
 
 def _resident() -> int:
-    """Return the bytes of memory of this process's own. A mapped file, such as the index of a database's log, is none."""
+    """Return the bytes of this process's own memory. A mapped file, such as the index of a database's log, is none."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

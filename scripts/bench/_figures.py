@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
+import statistics
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-__all__ = ["Figure", "arguments", "cpu_name", "show"]
+__all__ = ["Figure", "arguments", "cpu_name", "microseconds", "multiples", "show"]
 
 
 @attrs.frozen
@@ -55,6 +58,38 @@ def show(title: str, figures: Sequence[Figure], file: Path | None = None) -> Non
         data: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
         data[title] = [attrs.asdict(figure) for figure in figures]
         file.write_text(json.dumps(data, indent=2) + "\n")
+
+
+async def microseconds(
+    contestants: Mapping[str, Callable[[int], Awaitable[None]]], rounds: int, times: int
+) -> dict[str, float]:
+    """Return the median over `rounds` of the CPU time of one turn, in microseconds, by contestant.
+
+    Arguments: each contestant is called with `times`, how many turns it does in one round.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in contestants}
+    for contestant in contestants.values():
+        await contestant(max(1, times // 10))
+    for turn in range(rounds):
+        order = list(contestants)
+        for name in order if turn % 2 else reversed(order):
+            gc.collect()
+            start = time.process_time()
+            await contestants[name](times)
+            taken[name].append((time.process_time() - start) / times * 1e6)
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def multiples(taken: Mapping[str, float], base: str, goals: Mapping[str, float]) -> list[Figure]:
+    """Return a line for each contestant but `base`, as a multiple of it. `goals` are the most that it may be."""
+    figures = []
+    for name in [name for name in taken if name != base]:
+        ratio, goal = taken[name] / taken[base], goals.get(name)
+        shown, ok = ("", None) if goal is None else (f"<= {goal:g}", ratio <= goal)
+        figures.append(
+            Figure(f"{name}, CPU", f"{taken[name]:.1f} µs", f"{base} {taken[base]:.1f} µs", f"{ratio:.2f}", shown, ok)
+        )
+    return figures
 
 
 def cpu_name() -> str:

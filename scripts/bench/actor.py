@@ -9,7 +9,6 @@ over interleaved rounds; only the ratios mean something on another machine.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 
 import attrs
 import trio
-from _rounds import microseconds, table
+from _figures import Figure, arguments, microseconds, multiples, show
 
 from goliath_actors import Agent, Extension, Runtime, open_runtime
 from goliath_actors._work import Ending
@@ -83,7 +82,7 @@ def import_seconds(statement: str) -> float:
     return min(float(run.stdout) for run in runs)
 
 
-async def main(rounds: int, asks: int, idle: int) -> None:
+async def main(options: Any) -> None:
     async with open_runtime(agent("plain"), agent("watched", 4)) as runtime:
 
         async def actor(times: int) -> None:
@@ -100,20 +99,20 @@ async def main(rounds: int, asks: int, idle: int) -> None:
 
         taken = await microseconds(
             {"a task and an event": bare, "run": actor, "submit, wait": submitted, "run, 4 observers": watched},
-            rounds,
-            asks,
+            options.rounds,
+            options.asks,
         )
-        table("One ask", taken, "a task and an event", {"run": "(goal: at most 3 x)"})
-        print(f"\nAn idle conversation: {await idle_bytes(runtime, idle):.0f} bytes (goal: at most 400)")
-    print("\nImporting, CPU seconds, best of five\n")
-    for statement in ("import trio, attrs", "import goliath_actors", "from goliath_actors import Agent, open_runtime"):
-        print(f"  {statement:<50} {import_seconds(statement):.3f}")
+        held = await idle_bytes(runtime, options.idle)
+    figures = multiples(taken, "a task and an event", {"run": 3})
+    figures.append(Figure("an idle conversation", f"{held:.0f} bytes", "", "", "<= 400 bytes", held <= 400))
+    bare_import = import_seconds("import trio, attrs")
+    for statement in ("import goliath_actors", "from goliath_actors import Agent, open_runtime"):
+        ours = import_seconds(statement)
+        against = f"trio, attrs {bare_import * 1e3:.0f} ms"
+        ratio = f"{ours / bare_import:.2f}"
+        figures.append(Figure(f"{statement}, CPU", f"{ours * 1e3:.0f} ms", against, ratio, "", None))
+    show("one ask", figures, options.json)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9, help="rounds of each contestant (default: %(default)s)")
-    parser.add_argument("--asks", type=int, default=2000, help="asks in a round (default: %(default)s)")
-    parser.add_argument("--idle", type=int, default=5000, help="idle conversations to weigh (default: %(default)s)")
-    given = parser.parse_args()
-    trio.run(main, given.rounds, given.asks, given.idle)
+    trio.run(main, arguments(__doc__, rounds=9, asks=2000, idle=5000))

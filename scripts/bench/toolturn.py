@@ -10,7 +10,6 @@ CPU times, as medians over interleaved rounds; only the ratios mean something on
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 from collections.abc import AsyncIterator
@@ -18,7 +17,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
-from _rounds import microseconds, table
+from _figures import Figure, arguments, microseconds, multiples, show
 
 from goliath_actors import Agent, Extension, Message, Runtime, ToolLoop, open_runtime, tool
 from goliath_actors.abc import ModelDone, ModelEvent, ModelRequest, ModelText, ModelToolCall, ModelUsage
@@ -107,7 +106,7 @@ def agent(name: str, extensions: int = 0) -> Agent[Any]:
     return Agent(name=name, model=Model(), tools=[weather], extensions=silent, loop=ToolLoop())
 
 
-async def main(rounds: int, turns: int) -> None:
+async def main(options: Any) -> None:
     model = Model()
 
     async def bare(times: int) -> None:
@@ -121,12 +120,13 @@ async def main(rounds: int, turns: int) -> None:
                 "tool loop": turning(runtime, "plain"),
                 f"tool loop, {EXTENSIONS} extensions": turning(runtime, "extended"),
             },
-            rounds,
-            turns,
+            options.rounds,
+            options.turns,
         )
-    table("One ask, two model calls, one tool", taken, "a loop by hand", {"tool loop": "(goal: at most 5 x)"})
     row = (taken[f"tool loop, {EXTENSIONS} extensions"] - taken["tool loop"]) / (EXTENSIONS * ROWS_ASKED)
-    print(f"\nAn extension with an empty hook: {row:.1f} µs a row (goal: at most 5)")
+    figures = multiples(taken, "a loop by hand", {"tool loop": 5})
+    figures.append(Figure("an extension with an empty hook, a row", f"{row:.1f} µs", "", "", "<= 5 µs", row <= 5))
+    show("one ask, two model calls, one tool", figures, options.json)
 
 
 def turning(runtime: Runtime, name: str) -> Any:
@@ -144,8 +144,4 @@ def turning(runtime: Runtime, name: str) -> Any:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9, help="rounds of each contestant (default: %(default)s)")
-    parser.add_argument("--turns", type=int, default=200, help="turns in a round (default: %(default)s)")
-    given = parser.parse_args()
-    trio.run(main, given.rounds, given.turns)
+    trio.run(main, arguments(__doc__, rounds=9, turns=200))

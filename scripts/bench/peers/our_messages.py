@@ -31,10 +31,11 @@ async def main(times: int) -> None:
     async with open_runtime(agent) as runtime:
         for _ in range(times // 10 + 1):
             await runtime.run("hello", conversation_id="c")
-        start = time.process_time()
+        start, began = time.process_time(), time.perf_counter()
         for _ in range(times):
             assert (await runtime.run("hello", conversation_id="c")).text == "hello"
-        print(json.dumps({"asks": times, "cpu": time.process_time() - start}))
+        cpu, wall = time.process_time() - start, time.perf_counter() - began
+        print(json.dumps({"asks": times, "cpu": cpu, "wall": wall}))
 
 
 trio.run(main, int(sys.argv[1]))
