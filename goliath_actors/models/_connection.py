@@ -43,9 +43,7 @@ class Head:
     """The head of a request, but for the length of its body; made once for requests that are alike."""
 
     before_length: bytes
-    method: bytes
-    keep: bool
-    """False if the request asks for the end of the connection."""
+    request: h11.Request
 
     @classmethod
     def of(cls, method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Head:
@@ -60,8 +58,7 @@ class Head:
         except h11.LocalProtocolError as error:
             raise httpx.LocalProtocolError(str(error)) from error
         lines = [b"%s %s HTTP/1.1" % (event.method, event.target), *(b"%s: %s" % header for header in kept)]
-        keep = not any(name.lower() == b"connection" and b"close" in value.lower() for name, value in kept)
-        return cls(b"\r\n".join([*lines, b"content-length: "]), event.method, keep)
+        return cls(b"\r\n".join([*lines, b"content-length: "]), event)
 
 
 @final
@@ -90,7 +87,7 @@ class Connection:
         Cancellation: the connection cannot be used again.
         """
         responses = self._responses
-        responses.begin(head.method, head.keep)
+        responses.begin(head.request)
         data = b"%s%d\r\n\r\n%s" % (head.before_length, len(content), content)
         # Sending need not be a checkpoint, and a request of somebody who was cancelled is not sent.
         await trio.lowlevel.checkpoint_if_cancelled()
