@@ -139,13 +139,13 @@ async def gate(work: Work, call: Call, duplicate: Callable[[Call], Cached | None
 
     Raises: `RunStopped`; `GoliathExtensionError`, also for a replacement that does not fit the tool's schema.
 
-    Cancellation: honoured before and after each hook; nothing was recorded.
+    Cancellation: honoured before and after each hook, and behind the resolver; nothing was recorded.
     """
     if work.panel.hears("before_tool"):
         await _before_tool(work, call)
     if call.live and call.tool.resolve_input is not None:
         await _resolve(work, call)
-    await trio.lowlevel.checkpoint_if_cancelled()
+        await trio.lowlevel.checkpoint_if_cancelled()
     if call.live and duplicate is not None:
         cached = duplicate(call)
         if cached is not None:

@@ -55,7 +55,7 @@ class Generation:
         Cancellation: the stream is closed, `ModelFinished` is told, usage so far is booked.
         """
         journal = self.work.journal
-        start = trio.current_time()
+        start = journal.now()
         usage: Usage | None = None
         error: str | None = "cancelled"
         told = False
@@ -82,7 +82,7 @@ class Generation:
     def _finished(
         self, tell: Callable[..., object], request: ModelRequest, usage: Usage | None, error: str | None, start: float
     ) -> None:
-        seconds = trio.current_time() - start
+        seconds = self.work.journal.now() - start
         tell(ModelFinished, role=request.role, attempt=request.attempt, usage=usage, error=error, seconds=seconds)
 
     def _book(self) -> Usage | None:

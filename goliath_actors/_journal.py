@@ -48,6 +48,10 @@ class _Deltas:
     parts: list[str]
 
 
+def _clock() -> Callable[[], float]:
+    return trio.lowlevel.current_clock().current_time if trio.lowlevel.in_trio_run() else trio.current_time
+
+
 @attrs.define(eq=False)
 class RunJournal:
     """What one run has told so far. Synchronous but for its readers."""
@@ -75,6 +79,8 @@ class RunJournal:
     # Whose code runs right now, where a hook is asked: what leaves the run from there unblamed (an interrupt, a group
     # made while unwinding) is theirs.
     place: str | None = None
+    # Trio's clock, found once: a turn asks for the time some twenty times.
+    now: Callable[[], float] = attrs.Factory(_clock)
     _log: list[Event | _Deltas] = attrs.Factory(list)
     _changed: trio.lowlevel.ParkingLot | None = None
     _blame: list[tuple[BaseException, str]] = attrs.Factory(list)
@@ -128,7 +134,8 @@ class RunJournal:
             last.parts.append(text)
         else:
             self._log.append(_Deltas(self.seq, time.time(), [text]))
-        self._wake()
+        if self._changed is not None:
+            self._wake()
         hearing = [callback for callback in self.callbacks if hears_texts(callback)] if self.callbacks else None
         if hearing:
             event = TextDelta(self.run_id, self.conversation_id, self.seq, time.time(), text, self.seq)
@@ -175,7 +182,7 @@ class RunJournal:
     def enter(self, phase: str) -> None:
         """Say where the run stands now, as in `plan` or `tool:create_task`."""
         self.phase = phase
-        self.since = trio.current_time()
+        self.since = self.now()
         self.place = None
 
     def supersede(self) -> None:

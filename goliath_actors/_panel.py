@@ -87,12 +87,12 @@ class Panel:
     context: Any
     submit: Callable[..., Any]
     abort_requested: Callable[[], bool]
+    # Says whether any extension implements a row: if not, the question need not be made.
+    hears: Callable[[str], bool] = attrs.field(
+        init=False, default=attrs.Factory(lambda self: self.roster.heard.__getitem__, takes_self=True)
+    )
     # Invariant (11): an extension's state lives here, one mapping per extension and run.
     _contexts: dict[int, _Context] = attrs.Factory(dict)
-
-    def hears(self, row: str) -> bool:
-        """Say whether any extension implements the row: if not, the question need not be made."""
-        return bool(self.roster.rows[row])
 
     def hooks(self, row: str) -> tuple[Hook, ...]:
         """Return the row's hooks in registration order."""
@@ -309,8 +309,6 @@ class Panel:
 
     def instructions(self) -> str:
         """Return the prompt text that extensions contribute, in registration order, joined by lines."""
-        if not self.roster.extensions:
-            return ""
         texts = [getattr(extension, "instructions", "") for extension in self.roster.extensions]
         return "\n".join([text for text in texts if text])
 

@@ -42,6 +42,12 @@ class Roster:
     extensions: tuple[Extension[Any], ...]
     rows: Mapping[str, tuple[Hook, ...]]
     names: tuple[str, ...]
+    # Whether any extension implements the row: asked some thirty times in a turn.
+    heard: Mapping[str, bool] = attrs.field(init=False)
+
+    @heard.default
+    def _heard(self) -> Mapping[str, bool]:
+        return {row: bool(hooks) for row, hooks in self.rows.items()}
 
     @classmethod
     def of(cls, extensions: Sequence[Extension[Any]]) -> Roster:

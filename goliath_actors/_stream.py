@@ -186,8 +186,11 @@ class Source:
             following = self._begun().__anext__
             while True:
                 event = await following()
-                heard.take(event)
-                if show is not None and type(event) is ModelText and event.text:
+                if not isinstance(event, ModelText):
+                    heard.take(event)
+                    continue
+                heard.texts.append(event.text)
+                if show is not None and event.text:
                     try:
                         show(event.text)
                     except Exception as error:

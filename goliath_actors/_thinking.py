@@ -13,13 +13,13 @@ import trio
 
 from ._answers import check_context
 from ._batch import CUT_OFF
+from ._budget import PromptCounts
 from ._compact import Compaction, compact, step_limit
 from ._composition import compose, unique_calls
 from ._decisions import StreamVerdict, combine
 from ._frozen import FrozenDict
 from ._provider import Failure
 from ._request import Reply, Wanted, ask_model
-from ._standing import Offer
 from ._step_thread import step_thread
 from ._stream import Screen
 from ._text import clip
@@ -123,16 +123,21 @@ class Thinker:
     max_steps: int
     hook_retries: int
     compaction: Compaction | None
-    limit: int = attrs.Factory(lambda self: step_limit(self.work.window), takes_self=True)  # tokens of a prompt
-    # Model calls so far, those of rejected replies included.
+    limit: int = attrs.field(init=False)  # tokens of a prompt
+    schema: Mapping[str, Any] | None = attrs.field(init=False)  # of a structured answer
+    counts: PromptCounts = attrs.field(init=False)
+    # Model calls so far, those of rejected replies included; `last` from the last one on that the run may make.
     calls: int = 0
+    last: bool = attrs.field(init=False)
     # Reasons for which a compaction was tried that did not help: it is not repeated in this run.
     given_up: set[str] = attrs.Factory(set)
 
-    @property
-    def last(self) -> bool:
-        """True from the last model call on that the run may make."""
-        return self.calls >= self.max_steps
+    def __attrs_post_init__(self) -> None:
+        work = self.work
+        self.limit = step_limit(work.window)
+        self.schema = None if work.output is None else work.output.schema
+        self.counts = self.transcript.counts
+        self.last = self.calls >= self.max_steps
 
     def blame(self, extension: str, phase: str, problem: str) -> GoliathExtensionError:
         """Return an error that is the extension's."""
@@ -212,6 +217,7 @@ class Thinker:
         """Ask `before_plan`, then the model."""
         work = self.work
         self.calls += 1
+        self.last = self.calls >= self.max_steps
         # On the last step nothing is offered, so that there is nothing left to do but to answer.
         tools: Mapping[str, Tool] = _NOTHING if self.last else work.tools
         context_text, patch = "", None
@@ -224,7 +230,7 @@ class Thinker:
                 patch = combine(decision.patches)
             if decision.question.tools != descriptors:
                 tools = {descriptor.name: tools[descriptor.name] for descriptor in decision.question.tools}
-        offer, behind = self._offered(tools), (patch.messages or ()) if patch is not None else ()
+        offer, behind = work.standing.offer(tools, self.schema), (patch.messages or ()) if patch is not None else ()
         messages = context.messages
         if notes or behind or not context.valid:
             head, tail = messages[: context.settled], messages[context.settled :]
@@ -243,7 +249,7 @@ class Thinker:
             route=Route.of(work) if patch is None else Route.of(work).patched(patch),
             schema=offer.schema,
             tools=offer.specs,
-            counts=self.transcript.counts,
+            counts=self.counts,
             words=offer.words,
         )
         work.journal.enter("step")
@@ -265,12 +271,8 @@ class Thinker:
     def _system(self, context_text: str) -> tuple[Message, ...]:
         work = self.work
         note = LAST_STEP if self.last and (work.tools or self.max_steps > 1) else ""
-        instructions = work.instructions, work.panel.instructions()
+        instructions = work.instructions, work.panel.instructions() if work.panel.roster.extensions else ""
         return work.standing.system(instructions, work.facts, context_text, note)
-
-    def _offered(self, tools: Mapping[str, Tool]) -> Offer:
-        output = self.work.output
-        return self.work.standing.offer(tools, None if output is None else output.schema)
 
     async def _reviewed(self, asked: _Asked | _Rejected, attempt: int) -> Thought | Said | _Rejected:
         """Make a plan of a reply, ask `after_plan`, and check a structured answer."""
@@ -340,6 +342,6 @@ class Thinker:
         work = self.work
         messages = (*self._system(""), *self.transcript.history.messages()[0], *work.messages)
         try:
-            return self.transcript.counts.count(messages, self._offered(work.tools).words)
+            return self.counts.count(messages, work.standing.offer(work.tools, self.schema).words)
         except Exception:  # noqa: BLE001  # the counter is the application's
             return None

@@ -85,7 +85,8 @@ class ToolLoop:
         Cancellation: the history is closed: results of tools that had finished, for all other calls a result that
         says so, and the text that was shown, marked partial. Within `finish_timeout` or 10 seconds.
         """
-        check_tool_window(work.window)
+        if work.window != self.window:  # a callable's answer, or the model's own
+            check_tool_window(work.window)
         work.kept = True  # what this run does is in the transcript, never in an exchange
         transcript = await Transcript.load(work)
         screen = Screen(work.journal)

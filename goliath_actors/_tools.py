@@ -153,23 +153,26 @@ async def execute(work: Work, call: Call) -> None:
     journal = work.journal
     journal.enter(f"tool:{call.tool.name}")
     raised: list[Exception] = []
+    around = work.panel.hears("around_tool")
 
     async def inner(question: AroundTool | None) -> Any:
-        start = trio.current_time()
+        start = journal.now()
         try:
             with journal.running("tool"):
-                output = await _perform(work, call)
+                limit = call.tool.timeout
+                output = await (_start(work, call) if limit is None else _within(work, call, limit))
             call.performed = True
-            _update(work, call, UNPROCESSED, "executed")
+            if around:  # else it is updated below, with nothing to wait for in between
+                _update(work, call, UNPROCESSED, "executed")
             return output
         except Exception as error:
             raised.append(error)
             raise
         finally:
-            call.ms += (trio.current_time() - start) * 1000
+            call.ms += (journal.now() - start) * 1000
 
     try:
-        if work.panel.hears("around_tool"):
+        if around:
             question = AroundTool(call.call_id, call.tool.descriptor, call.input)
             output = await work.panel.nest("around_tool", question, inner)
         else:
@@ -185,18 +188,15 @@ async def execute(work: Work, call: Call) -> None:
         await _observe_output(work, call, output)
 
 
-async def _perform(work: Work, call: Call) -> Any:
-    """Call the tool with arguments of its own: an async one here, a plain one in a thread (R16)."""
-    limit = call.tool.timeout
-    if limit is None:
-        return await _start(work, call)
-    with trio.move_on_after(limit) as scope:
+async def _within(work: Work, call: Call, seconds: float) -> Any:
+    with trio.move_on_after(seconds) as scope:
         return await _start(work, call)
     assert scope.cancelled_caught
-    raise ToolTimeout(f"{call.tool.name} did not finish within {limit:g} s.")
+    raise ToolTimeout(f"{call.tool.name} did not finish within {seconds:g} s.")
 
 
 async def _start(work: Work, call: Call) -> Any:
+    """Call the tool with arguments of its own: an async one here, a plain one in a thread (R16)."""
     tool = call.tool
     context = context_of(work, call) if tool.takes_context else None
     # Before the thread has a place: whether one that was abandoned has begun by now, nobody can say from here.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -62,6 +63,12 @@ class Transcript:
     _replied: bool = False
     # Calls that go on waiting whatever becomes of this run.
     waits: set[str] = attrs.Factory(set)
+    # A block whose errors are the store's.
+    _memory: AbstractContextManager[None] = attrs.field(init=False)
+
+    @_memory.default
+    def _origin(self) -> AbstractContextManager[None]:
+        return self.work.journal.origin("memory")
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -198,7 +205,7 @@ class Transcript:
 
         Cancellation: honoured; whether they are stored is found out by `close`.
         """
-        with self.work.journal.origin("memory"):
+        with self._memory:
             await self._commit(self._entries(drafts))
 
     def add(self, entries: Iterable[Entry]) -> None:
@@ -216,7 +223,7 @@ class Transcript:
         new = {call.call_id: call for call in calls}
         known = [call for call in self.waiting if call.call_id not in new]
         data = waiting_data(self.work.ask, (*known, *calls))
-        with self.work.journal.origin("memory"):
+        with self._memory:
             await commit(self.work, lambda record: Change(private={**record.private, WAITING: data}))
 
     async def take_up(self, call_ids: Collection[str]) -> None:
@@ -239,7 +246,7 @@ class Transcript:
             return Change(private=_not_waiting(record, call_ids))
 
         self.waits -= set(call_ids)
-        with self.work.journal.origin("memory"):
+        with self._memory:
             await commit(self.work, take)
 
     async def refuse_waiting(self, text: str, texts: Mapping[str, str] | None = None) -> list[WaitingCall]:
@@ -270,7 +277,7 @@ class Transcript:
         problem: str | None = None
         seconds = saving_seconds(self.work)
         try:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds) as saving:
+            with trio.CancelScope(shield=True, deadline=self.work.journal.now() + seconds) as saving:
                 await self._commit(self._entries([draft]))
             if saving.cancelled_caught:
                 problem = f"saving took longer than {seconds:g} s"
@@ -289,17 +296,16 @@ class Transcript:
 
     async def _commit(self, entries: tuple[Entry, ...]) -> None:
         self._unsure = entries
-        closed = {entry.message.tool_call_id for entry in entries if entry.role == "tool"}
-        look = partial(self._look_for_results, closed) if closed else None
-        await commit(self.work, lambda record: _appending(record, entries), look)
+        await commit(self.work, partial(_appending, entries), partial(self._look_for_results, entries))
         self._unsure = ()
         self._stored(entries)
 
-    async def _look_for_results(self, closed: Collection[str | None], before: Record) -> None:
+    async def _look_for_results(self, entries: tuple[Entry, ...], before: Record) -> None:
         """Raise `StoreConflict` if somebody else has given one of these calls its result: it has one only (T2)."""
         work, after = self.work, before.entries_count
+        closed = {entry.message.tool_call_id for entry in entries if entry.role == "tool"}
         found: set[str] = set()
-        while True:
+        while closed:
             page = await work.store.entries(work.key, after=after, limit=PAGE)
             results = [entry.message.tool_call_id for entry in page.entries if entry.role == "tool"]
             found.update(id for id in results if id is not None and id in closed)
@@ -312,9 +318,8 @@ class Transcript:
 
     def _stored(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self._take(entry)
-        if entries:
-            self.history.last_id = entries[-1].id
+            self.history.add(entry, self._shown(entry))
+            self.history.last_id = entry.id
 
     async def replace(self, summary: Draft, through: int) -> None:
         """Put a summary in the place of the first `through` kept entries, in one commit (T12).
@@ -357,7 +362,7 @@ class Transcript:
 
         Cancellation: honoured; it is wholly done or not at all.
         """
-        with self.work.journal.origin("memory"):
+        with self._memory:
             gone = await self._back_to(ask.id)
         summaries = [entry for entry in self.kept[:1] if entry.role == "summary" and entry in gone]
         made = {call.id for entry in gone for call in entry.message.tool_calls}
@@ -380,7 +385,7 @@ class Transcript:
             return Change(metadata=merged, private=kept, append=copies, truncate_after=ask.id)
 
         self._unsure = copies
-        with self.work.journal.origin("memory"):
+        with self._memory:
             await commit(self.work, change)
         self._unsure = ()
         self.history.cut(self.kept.index(ask) + 1, None)
@@ -462,7 +467,7 @@ def is_ask(entry: Entry) -> bool:
     return entry.role == "user" and not any(map(entry.private.get, (CONTINUED, APPENDED)))
 
 
-def _appending(record: Record, entries: tuple[Entry, ...]) -> Change:
+def _appending(entries: tuple[Entry, ...], record: Record) -> Change:
     """Append entries; a call that has its result now waits no more."""
     if WAITING not in record.private:
         return Change(append=entries)

@@ -47,12 +47,18 @@ def pack(entry: Entry) -> Packed:
     Raises: `StoreError` if something in it is not JSON data; `ConfigError` for an entry without an id.
     """
     message = entry.message
-    if not entry.id or not _is_plain(message):
+    calls = message.tool_calls
+    if not (
+        entry.id
+        and type(message.text) is str
+        and (message.name is None or type(message.name) is str)
+        and (message.tool_call_id is None or type(message.tool_call_id) is str)
+        and (not calls or all(map(_is_plain, calls)))
+    ):
         # What is no plain text is what writing and reading makes of it, as in a file; or it is refused.
         entry = decode_entry(entry.id, encode_entry(entry).body)
-        message = entry.message
+        message, calls = entry.message, entry.message.tool_calls
     what = f"entry {entry.id!r}"
-    calls = tuple([_pack(call, what) for call in message.tool_calls]) if message.tool_calls else ()
     return Packed(
         float(finite(entry.at, what)),
         entry.role,
@@ -60,7 +66,7 @@ def pack(entry: Entry) -> Packed:
         bool(entry.context_visible),
         message.role,
         message.text,
-        calls,
+        tuple([_pack(call, what) for call in calls]) if calls else (),
         message.tool_call_id,
         message.name,
         encode_mapping(entry.private, what) if entry.private else None,
@@ -71,16 +77,7 @@ def _pack(call: ToolCall, what: str) -> _Call:
     return _Call(call.id, call.name, call.arguments, None if call.input is None else encode_mapping(call.input, what))
 
 
-def _is_plain(message: Message) -> bool:
-    return (
-        type(message.text) is str
-        and (message.name is None or type(message.name) is str)
-        and (message.tool_call_id is None or type(message.tool_call_id) is str)
-        and (not message.tool_calls or all(map(_is_plain_call, message.tool_calls)))
-    )
-
-
-def _is_plain_call(call: ToolCall) -> bool:
+def _is_plain(call: ToolCall) -> bool:
     return type(call.id) is type(call.name) is type(call.arguments) is str
 
 

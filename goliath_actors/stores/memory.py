@@ -95,8 +95,12 @@ class InMemoryStore:
         check_turn(key, known.version if known else 0, expect, lease.token if lease else 0, token)
         conversation = known or _Conversation()
         entries = conversation.entries or {}
-        dropped = _NOTHING if change.truncate_after is None else _dropped(key, entries, change.truncate_after)
-        added = _added(key, packed, entries, dropped)
+        dropped = _NO_IDS if change.truncate_after is None else _dropped(key, entries, change.truncate_after)
+        added: dict[str, Packed] = {}
+        for id, entry in packed:
+            if id in added or (id in entries and id not in dropped):
+                raise duplicate_id(key, id)
+            added[id] = entry
         changed = _changed(key, visibility, added, entries, dropped) if visibility else _NONE
         memory = conversation.memory if isinstance(parts[0], Unset) else parts[0]
         metadata = conversation.metadata if isinstance(parts[1], Unset) else parts[1]
@@ -202,7 +206,7 @@ class InMemoryStore:
             self._leases = {key: attrs.evolve(lease, owner=None) for key, lease in self._leases.items()}
 
 
-_NOTHING: frozenset[str] = frozenset()
+_NO_IDS: frozenset[str] = frozenset()
 _NONE: Mapping[str, Packed] = MappingProxyType({})
 
 
@@ -217,17 +221,6 @@ def _dropped(key: str, entries: dict[str, Packed], truncate_after: str) -> set[s
             break
         dropped.add(id)
     return dropped
-
-
-def _added(
-    key: str, packed: Sequence[tuple[str, Packed]], entries: dict[str, Packed], dropped: Set[str]
-) -> dict[str, Packed]:
-    added: dict[str, Packed] = {}
-    for id, entry in packed:
-        if id in added or (id in entries and id not in dropped):
-            raise duplicate_id(key, id)
-        added[id] = entry
-    return added
 
 
 def _changed(
