@@ -13,11 +13,12 @@ import trio
 
 from ._budget import count_prompt, provider_reserve
 from ._composition import compose
+from ._drafts import Draft, is_ask
 from ._provider import describe, prompt_parts
 from ._request import Reply, Wanted, ask_model
 from ._stream import Screen
 from ._text import clip
-from ._transcript import Draft, Transcript, is_ask
+from ._transcript import Transcript
 from ._work import Route, Work
 from .abc import Entry
 from .errors import ConfigError

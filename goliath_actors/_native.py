@@ -14,6 +14,7 @@ import trio
 from ._batch import Round
 from ._call import NEW_MESSAGE_REASON
 from ._decisions import RunStopped, StreamVerdict
+from ._drafts import CONTINUED, STEER, Draft
 from ._entrance import before_run
 from ._envelope import Envelope
 from ._final import settle_answer
@@ -21,7 +22,7 @@ from ._request import say
 from ._rewrites import before_rewrite as ask_before_rewrite
 from ._stream import Screen
 from ._thinking import Said, Thinker, Thought
-from ._transcript import CONTINUED, STEER, Draft, Transcript
+from ._transcript import Transcript
 from ._waiting import WaitingCall
 from ._work import Ending, Work
 from .abc import Entry

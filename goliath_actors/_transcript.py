@@ -17,37 +17,23 @@ import trio
 
 from ._budget import PromptCounts
 from ._composition import NOT_EXECUTED, sendable
+from ._drafts import INTERRUPTED, STEER, Draft, appending, cursor_of, is_ask, not_waiting, result_of, taken_elsewhere
 from ._history import History
 from ._kept import commit, saving_seconds
 from ._provider import describe
-from ._staging import APPENDED, CURSOR, WAITING
-from ._waiting import WaitingCall, waiting_ask, waiting_calls, waiting_data
+from ._staging import CURSOR, WAITING
+from ._waiting import WaitingCall, waiting_calls, waiting_data
 from ._work import Work
-from .abc import UNSET, Change, Entry, Record, Unset
-from .errors import StoreConflict
+from .abc import UNSET, Change, Entry, Record
 from .events import MemoryError
 from .hooks import BeforeAppend
 from .values import Message, ToolCall
 
-__all__ = ["CONTINUED", "STEER", "Draft", "Transcript", "is_ask"]
+__all__ = ["Transcript"]
 
 PAGE = 200  # entries read at a time
-STEER = "steer"  # key of an entry's private data: the id of the run that a text that was handed in would have become
-CONTINUED = "continued"  # key of an entry's private data: a hook goes on with this text
-
-INTERRUPTED = (
-    "Interrupted: the run ended before a result was recorded. It may have taken effect: look before doing it again."
-)
 
 EntryRole: TypeAlias = Literal["user", "assistant", "tool", "summary"]
-
-
-@attrs.frozen(eq=False)
-class Draft:
-    """A message on its way into the history, with what only the server may read of it."""
-
-    message: Message
-    private: Mapping[str, Any] = attrs.field(factory=dict)
 
 
 @attrs.define(eq=False)
@@ -90,7 +76,7 @@ class Transcript:
     async def _close_left(self) -> None:
         self.waits = {call.call_id for call in self.waiting}
         left = [
-            _result(call, INTERRUPTED, {"interrupted": True})
+            result_of(call, INTERRUPTED, {"interrupted": True})
             for call in self.history.open.values()
             if call.id not in self.waits
         ]
@@ -150,7 +136,7 @@ class Transcript:
         """Read from the newest summary on."""
         transcript = cls(work, History(work.known, counts=PromptCounts(work.counter, work.standing.fixed)))
         if work.record.entries_count:
-            newest_first = await transcript._back_to(_cursor(work.record.private).get("through"))
+            newest_first = await transcript._back_to(cursor_of(work.record.private).get("through"))
             transcript.history.last_id = newest_first[0].id if newest_first else None
             for entry in reversed(newest_first):
                 transcript._take(entry)
@@ -242,8 +228,8 @@ class Transcript:
             gone = set(call_ids).difference(call.call_id for call in waiting_calls(record.private))
             if gone:
                 self.history.drop_calls(gone)  # whoever has them gives them their results
-                raise _taken_elsewhere(self.work.key, gone)
-            return Change(private=_not_waiting(record, call_ids))
+                raise taken_elsewhere(self.work.key, gone)
+            return Change(private=not_waiting(record, call_ids))
 
         self.waits -= set(call_ids)
         with self._memory:
@@ -263,7 +249,7 @@ class Transcript:
         texts = texts or {}
         if refused:
             drafts = [
-                _result(self.history.open[call.call_id], texts.get(call.call_id, text), {"status": "skipped"})
+                result_of(self.history.open[call.call_id], texts.get(call.call_id, text), {"status": "skipped"})
                 for call in refused
             ]
             await self.append(drafts)
@@ -296,7 +282,7 @@ class Transcript:
 
     async def _commit(self, entries: tuple[Entry, ...]) -> None:
         self._unsure = entries
-        await commit(self.work, partial(_appending, entries), partial(self._look_for_results, entries))
+        await commit(self.work, partial(appending, entries), partial(self._look_for_results, entries))
         self._unsure = ()
         self._stored(entries)
 
@@ -314,7 +300,7 @@ class Transcript:
             after = page.next
         if found:
             self.history.drop_calls(found)
-            raise _taken_elsewhere(work.key, found)
+            raise taken_elsewhere(work.key, found)
 
     def _stored(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
@@ -424,7 +410,7 @@ class Transcript:
             if self._replied:  # the message whose text `last` would repeat is there
                 last = ()
             drafts = [
-                results.get(call.id, _result(call, NOT_EXECUTED, {}))
+                results.get(call.id, result_of(call, NOT_EXECUTED, {}))
                 for call in self.history.open.values()
                 if call.id in results or call.id not in self.waits
             ]
@@ -460,44 +446,3 @@ class Transcript:
             return ()
         # A text that was handed in and is not there becomes a run of its own, so it is not stored here.
         return tuple(entry for entry in unsure if entry.role == "user" and STEER not in entry.private)
-
-
-def is_ask(entry: Entry) -> bool:
-    """Say whether a user said this: not a hook that goes on with a text, nor an application that notes one."""
-    return entry.role == "user" and not any(map(entry.private.get, (CONTINUED, APPENDED)))
-
-
-def _appending(entries: tuple[Entry, ...], record: Record) -> Change:
-    """Append entries; a call that has its result now waits no more."""
-    if WAITING not in record.private:
-        return Change(append=entries)
-    closed = {entry.message.tool_call_id for entry in entries if entry.role == "tool"}
-    return Change(append=entries, private=_not_waiting(record, closed))
-
-
-def _not_waiting(record: Record, call_ids: Collection[str | None]) -> Mapping[str, Any] | Unset:
-    """Return a record's private data without calls that wait no more, `UNSET` if none of them did."""
-    waiting = waiting_calls(record.private)
-    left = [call for call in waiting if call.call_id not in call_ids]
-    if len(left) == len(waiting):
-        return UNSET
-    private = {key: value for key, value in record.private.items() if key != WAITING}
-    if left:
-        private[WAITING] = waiting_data(waiting_ask(record.private) or "", left)
-    return private
-
-
-def _taken_elsewhere(key: str, call_ids: Collection[str]) -> StoreConflict:
-    return StoreConflict(
-        f"somebody else has gone on with {', '.join(sorted(call_ids))} of {key!r}, and nothing more was stored of it: "
-        "let one runtime at a time have a conversation, as a LeasedStore does"
-    )
-
-
-def _result(call: ToolCall, text: str, private: Mapping[str, Any]) -> Draft:
-    return Draft(Message("tool", text, tool_call_id=call.id, name=call.name), private)
-
-
-def _cursor(private: Mapping[str, Any]) -> Mapping[str, Any]:
-    cursor = private.get(CURSOR)
-    return cursor if isinstance(cursor, Mapping) else {}

@@ -32,7 +32,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_conformance", "_work"),
     ("testing",),
     ("_prompts", "_provider", "_stream", "_session", "_subagent", "_waiting"),
-    ("_call", "_entrance", "_final", "_rewrites"),
+    ("_call", "_entrance", "_final", "_rewrites", "_drafts"),
     ("_generation", "_kept", "_tools"),
     ("_request", "_judge"),
     ("_memory", "_roles", "_transcript", "_batch"),
