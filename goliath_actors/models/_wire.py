@@ -22,6 +22,14 @@ __all__ = ["Writer", "Written", "arguments_text", "compact_json", "encode", "enc
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _LOADS = msgspec.json.Decoder().decode
+_DUMPS = msgspec.json.Encoder().encode
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+_STRICT = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 @attrs.frozen(eq=False)
@@ -41,7 +49,7 @@ class Writer:
 
     def messages(self, messages: Sequence[Message]) -> Written:
         """Return a JSON array of the messages."""
-        written = [*filter(None, self.kept.each(messages))] or [_dump(_message(message)) for message in messages]
+        written = [*filter(None, self.kept.each(messages))] or [_write(_message(message)) for message in messages]
         return Written(b"[%s]" % b",".join(written))
 
     def tools(self, tools: Sequence[ToolSpec]) -> Written:
@@ -150,7 +158,15 @@ def _is_worthy(message: Message) -> bool:
 
 
 def _worthy_bytes(message: Message) -> bytes:
-    return _dump(_message(message)) if _is_worthy(message) else b""
+    return _write(_message(message)) if _is_worthy(message) else b""
+
+
+def _write(entry: Mapping[str, object]) -> bytes:
+    """Return what `_dump` does, sooner: of an entry that holds nothing but text."""
+    try:
+        return _DUMPS(entry)
+    except UnicodeEncodeError:
+        return _dump(entry)  # half a surrogate pair
 
 
 def _message(message: Message) -> dict[str, object]:
@@ -180,14 +196,10 @@ def arguments_text(text: str) -> str:
     if not text.strip():
         return "{}"
     try:
-        value: object = json.loads(text, parse_constant=_refuse_constant)
+        value = read_json(text, _STRICT.decode)
     except (ValueError, RecursionError):
         value = None
     return text if isinstance(value, dict) else compact_json({"not_an_object": text})
-
-
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _tool(tool: ToolSpec) -> dict[str, object]:
