@@ -5,6 +5,7 @@ This file is also the program that runs out of room: the limit on the size of it
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -91,6 +92,40 @@ def test_a_runtime_without_room_answers_on_and_keeps_what_it_saved(tmp_path: Pat
         return [entry.message.text for entry in page.entries if entry.role == "user"]
 
     assert trio.run(asks) == [*(f"ask {number}" for number in range(saved)), "and on"]
+
+
+@posix
+async def test_a_process_with_too_many_open_files_is_told_so(tmp_path: Path) -> None:
+    import resource  # not on Windows
+
+    path = tmp_path / "chat.db"
+    other = SqliteStore(tmp_path / "other.db")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    async with SqliteStore(path) as store:
+        await store.commit("k", Change(failures=1))
+        # Threads and their wake-ups are there; from here on only files are missing.
+        await trio.to_thread.run_sync(int)
+        held.append(os.open(os.devnull, os.O_RDONLY))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (held[0] + 20, limits[1]))
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    held.append(os.open(os.devnull, os.O_RDONLY))
+            words = r"cannot open .*\.db: this process has as many open files as it may have, nothing was"
+            for _ in range(2):  # none is left, then one is
+                with pytest.raises(StoreError, match=words):
+                    await store.load("k")
+                with pytest.raises(StoreError, match=words):
+                    await other.commit("k", Change())
+                os.close(held.pop())
+        finally:
+            for file in held:
+                os.close(file)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert (await store.load("k")).failures == 1
+        assert (await other.commit("k", Change())).version == 1
+        await other.aclose()
 
 
 # --- deleted, moved, replaced, emptied ------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ Everything here blocks and runs in a worker thread.
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -141,6 +143,8 @@ def look_at(path: Path) -> Look | None:
     except IsADirectoryError:
         raise StoreError(f"cannot open {path}: it is a directory; name a file in it") from None
     except OSError as error:
+        if _few_files_are_left():
+            raise StoreError(_too_many_files(path)) from error
         raise StoreError(f"cannot open {path}: {error.strerror}; check its name and the permissions on it") from error
     if not header:
         return Look()
@@ -297,6 +301,8 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
         )
     if code == sqlite3.SQLITE_FULL:
         return StoreError(f"there is no space left for {path}, nothing was changed; make some and try again")
+    if code == sqlite3.SQLITE_CANTOPEN and _few_files_are_left():
+        return StoreError(_too_many_files(path))
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
         return StoreError(f"cannot open or write {path} ({error}); check the permissions on it and on its directory")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
@@ -309,3 +315,27 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
             "look at the disk, its quota and the process's limits, and try again"
         )
     return StoreError(f"{path}: {error}")
+
+
+def _too_many_files(path: Path) -> str:
+    return (
+        f"cannot open {path}: this process has as many open files as it may have, nothing was changed; raise its limit "
+        "(ulimit -n), or let it do less at once"
+    )
+
+
+def _few_files_are_left() -> bool:
+    """Say whether this process may open no more than a connection needs: SQLite only says that it cannot open a file.
+
+    A connection has three: the database, its journal, and the memory that is shared.
+    """
+    opened: list[int] = []
+    try:
+        for _ in range(4):
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    finally:
+        for file in opened:
+            os.close(file)
+    return False
