@@ -71,7 +71,9 @@ BENCHES = (
         "event of bare trio, the least that an ask with a task of its own can cost: the goal was set before that was "
         "measured, and no design that keeps one task a run can reach it.",
     ),
-    Bench("toolturn", "A turn with a tool, without a network", (), ("--rounds", "5", "--turns", "100"), ""),
+    Bench(
+        "toolturn", "A turn with a tool, without a network", (), ("--rounds", "5", "--turns", "100", "--peers", "0"), ""
+    ),
     Bench(
         "turns",
         "Whole turns over HTTP",

@@ -1,22 +1,29 @@
 """What the native tool loop costs beside its model and its tools: one ask, two model calls, one tool.
 
-    python scripts/bench/toolturn.py [--rounds 9] [--turns 200]
+    python scripts/bench/toolturn.py [--rounds 9] [--turns 200] [--peers 1]
 
-In this process alone, without network; it takes some seconds. A loop written by hand does the same with the same model
-and the same tool: it sends messages, collects the reply, reads the arguments, calls the tool and sends the result. It
-has no history, no gates, no events, no hooks, no records and no supervision; what those cost is the ratio. Times are
-CPU times, as medians over interleaved rounds; only the ratios mean something on another machine.
+Without network. A loop written by hand does the same with the same model and the same tool: it sends messages, collects
+the reply, reads the arguments, calls the tool, sends the result, and keeps the messages by conversation. It has no
+gates, no events, no hooks, no records and no supervision; what those cost is the ratio. Replies of many pieces tell
+what one piece costs. The other frameworks take the same turn, each in an environment of its own and with a model that
+answers inside its own process; with `--peers 0` they are left out. Times are CPU times, as medians over interleaved
+rounds; only the ratios mean something on another machine.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
+import statistics
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import trio
+from _environments import python_of
 from _figures import Figure, arguments, microseconds, multiples, show
 
 from goliath_actors import Agent, Extension, Message, Runtime, ToolLoop, open_runtime, tool
@@ -24,12 +31,22 @@ from goliath_actors.abc import ModelDone, ModelEvent, ModelRequest, ModelText, M
 from goliath_actors.values import ToolCall, Usage
 
 WORDS = ("It ", "is ", "sunny ", "in ", "Lisbon.")
+MANY_WORDS = tuple(f"{number} " for number in range(500))
+PEERS = {
+    "autogen-agentchat": "autogen_within.py",
+    "openai-agents": "openai_agents_within.py",
+    "langgraph": "langgraph_within.py",
+    "pydantic-ai": "pydantic_ai_within.py",
+}
 
 
 class Model:
-    """Asks for the weather once, then answers in five pieces of text. It has nothing to wait for."""
+    """Asks for the weather once, then answers in pieces of text. It has nothing to wait for."""
 
     name = "fixed"
+
+    def __init__(self, words: tuple[str, ...] = WORDS) -> None:
+        self.words = words
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
@@ -38,7 +55,7 @@ class Model:
     async def _events(self, answered: bool) -> AsyncIterator[ModelEvent]:
         await trio.lowlevel.checkpoint()
         if answered:
-            for word in WORDS:
+            for word in self.words:
                 yield ModelText(word)
         else:
             yield ModelToolCall(0, "call-1", "weather", '{"city": "Lisbon"}')
@@ -81,9 +98,10 @@ ROWS_ASKED = 1 + 2 + 2 + 2 + 2 + 1 + 1 + 1 + 2 + 4 + 1 + 1  # of a turn, in the 
 EXTENSIONS = 5
 
 
-async def by_hand(model: Model) -> str:
+async def by_hand(model: Model, histories: dict[str, list[Message]], conversation: str) -> str:
     """The same turn without a runtime."""
-    messages = [Message("system", "You are a careful assistant."), Message("user", "How is the weather in Lisbon?")]
+    messages = histories.setdefault(conversation, [Message("system", "You are a careful assistant.")])
+    messages.append(Message("user", "How is the weather in Lisbon?"))
     while True:
         text: list[str] = []
         calls: list[ModelToolCall] = []
@@ -94,54 +112,92 @@ async def by_hand(model: Model) -> str:
                 elif isinstance(event, ModelToolCall):
                     calls.append(event)
         if not calls:
-            return "".join(text)
+            messages.append(Message("assistant", "".join(text)))
+            return messages[-1].text
         asked = [ToolCall(call.id or "", call.name or "", call.arguments) for call in calls]
         messages.append(Message("assistant", "", tuple(asked)))
         for call in asked:
             messages.append(Message("tool", await weather(**json.loads(call.arguments)), (), call.id))
 
 
-def agent(name: str, extensions: int = 0) -> Agent[Any]:
+def agent(name: str, extensions: int = 0, words: tuple[str, ...] = WORDS) -> Agent[Any]:
     silent = [Silent(f"silent-{number}") for number in range(extensions)]
-    return Agent(name=name, model=Model(), tools=[weather], extensions=silent, loop=ToolLoop())
+    return Agent(name=name, model=Model(words), tools=[weather], extensions=silent, loop=ToolLoop())
 
 
 async def main(options: Any) -> None:
-    model = Model()
-
-    async def bare(times: int) -> None:
-        for _ in range(times):
-            assert await by_hand(model) == "It is sunny in Lisbon."
-
-    async with open_runtime(agent("plain"), agent("extended", EXTENSIONS)) as runtime:
+    async with open_runtime(agent("plain"), agent("extended", EXTENSIONS), agent("long", 0, MANY_WORDS)) as runtime:
         taken = await microseconds(
             {
-                "a loop by hand": bare,
-                "tool loop": turning(runtime, "plain"),
-                f"tool loop, {EXTENSIONS} extensions": turning(runtime, "extended"),
+                "a loop by hand": bare(WORDS),
+                "tool loop": turning(runtime, "plain", WORDS),
+                f"tool loop, {EXTENSIONS} extensions": turning(runtime, "extended", WORDS),
             },
             options.rounds,
             options.turns,
         )
-    row = (taken[f"tool loop, {EXTENSIONS} extensions"] - taken["tool loop"]) / (EXTENSIONS * ROWS_ASKED)
+        long = await microseconds(
+            {"hand": bare(MANY_WORDS), "loop": turning(runtime, "long", MANY_WORDS)},
+            options.rounds,
+            max(1, options.turns // 8),
+        )
     figures = multiples(taken, "a loop by hand", {"tool loop": 5})
+    row = (taken[f"tool loop, {EXTENSIONS} extensions"] - taken["tool loop"]) / (EXTENSIONS * ROWS_ASKED)
     figures.append(Figure("an extension with an empty hook, a row", f"{row:.1f} µs", "", "", "<= 5 µs", row <= 5))
+    more = len(MANY_WORDS) - len(WORDS)
+    ours, hand = (long["loop"] - taken["tool loop"]) / more, (long["hand"] - taken["a loop by hand"]) / more
+    figures.append(
+        Figure("a piece of text", f"{ours:.2f} µs", f"a loop by hand {hand:.2f} µs", f"{ours / hand:.2f}", "", None)
+    )
+    if options.peers:
+        figures += others(taken["tool loop"], options.turns)
     show("one ask, two model calls, one tool", figures, options.json)
 
 
-def turning(runtime: Runtime, name: str) -> Any:
-    """Return what asks this agent so many times, each time in a new conversation."""
+def bare(words: tuple[str, ...]) -> Any:
+    """Return what takes so many turns by hand, each in a new conversation."""
+    model, histories, numbers = Model(words), dict[str, list[Message]](), itertools.count()
 
+    async def turn(times: int) -> None:
+        for _ in range(times):
+            assert await by_hand(model, histories, f"{next(numbers)}") == "".join(words)
+
+    return turn
+
+
+def turning(runtime: Runtime, name: str, words: tuple[str, ...]) -> Any:
+    """Return what asks this agent so many times, each time in a new conversation."""
     numbers = itertools.count()
 
     async def turn(times: int) -> None:
         for _ in range(times):
             where = f"{next(numbers)}"
             result = await runtime.run("How is the weather in Lisbon?", conversation_id=where, agent=name)
-            assert result.text == "It is sunny in Lisbon."
+            assert result.text == "".join(words)
 
     return turn
 
 
+def others(ours: float, turns: int) -> list[Figure]:
+    """Return a line for each framework; the goal is set by the quickest."""
+    taken = {name: statistics.median(_turns_of(name, turns) for _ in range(3)) for name in PEERS}
+    figures = []
+    for name, value in sorted(taken.items(), key=lambda item: item[1]):
+        ratio, quickest = ours / value, value == min(taken.values())
+        goal, ok = ("<= 0.33", ratio <= 1 / 3) if quickest else ("", None)
+        figures.append(Figure("tool loop, CPU", f"{ours:.1f} µs", f"{name} {value:.1f} µs", f"{ratio:.2f}", goal, ok))
+    return figures
+
+
+def _turns_of(name: str, turns: int) -> float:
+    """Return the CPU time of a framework's turn, in microseconds."""
+    script = Path(__file__).parent / "peers" / PEERS[name]
+    environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"OPENAI_API_KEY": "none"}
+    command = [python_of(name), script, str(turns)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environ)
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    return float(found["cpu"] / found["turns"] * 1e6)
+
+
 if __name__ == "__main__":
-    trio.run(main, arguments(__doc__, rounds=9, turns=200))
+    trio.run(main, arguments(__doc__, rounds=9, turns=200, peers=1))
