@@ -1,0 +1,184 @@
+"""How much a turn of the native tool loop does: what is made once, asked once, stored once. Counts, never times."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from goliath_actors import Agent, Extension, ToolLoop, open_runtime, tool
+from goliath_actors.abc import Change, Entry, ModelDone, ModelEvent, ModelRequest, ModelText, ModelToolCall, Record
+from goliath_actors.hooks import PlanPatch, RunPatch
+from goliath_actors.stores import InMemoryStore
+from goliath_actors.testing import ScriptedModel, tool_calls
+from goliath_actors.values import Message, Page, Usage
+
+from .native import native
+
+
+@tool
+async def look(text: str) -> str:
+    """Look something up."""
+    await trio.lowlevel.checkpoint()
+    return f"found {text}"
+
+
+def looks_once() -> list[Any]:
+    return [tool_calls(("look", {"text": "a"})), "Here it is."]
+
+
+class Counted:
+    """A store in memory, and how often each of its methods was called."""
+
+    def __init__(self) -> None:
+        self._store = InMemoryStore()
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        if not callable(method):
+            return method
+
+        async def counted(*args: Any, **options: Any) -> Any:
+            self.calls[name] += 1
+            return await method(*args, **options)
+
+        return counted
+
+
+async def test_a_turn_with_a_tool_loads_the_record_once_and_commits_four_times() -> None:
+    """The ask, the message with its calls, their results, the answer; nothing is read back."""
+    store = Counted()
+    agent = native(looks_once(), tools=[look])
+    async with open_runtime(agent, store=store) as runtime:
+        assert (await runtime.run("find a")).text == "Here it is."
+    assert store.calls == {"load": 1, "commit": 4}
+
+
+async def test_a_turn_takes_one_step_of_the_scheduler_for_each_wait_and_no_more() -> None:
+    """Every room passes through but for the store, which each of its methods gives the others a turn in."""
+
+    class Steps(trio.abc.Instrument):
+        taken = 0
+
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            self.taken += 1
+
+    class AtOnce:
+        """A model that waits for nothing."""
+
+        name = "at once"
+
+        @asynccontextmanager
+        async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
+            yield self._events(request.messages[-1].role == "tool")
+
+        async def _events(self, answered: bool) -> AsyncIterator[ModelEvent]:
+            yield ModelText("Here it is.") if answered else ModelToolCall(0, "1", "look", '{"text": "a"}')
+            yield ModelDone()
+
+    agent: Agent[Any] = Agent(model=AtOnce(), tools=[look], loop=ToolLoop())
+    async with open_runtime(agent) as runtime:
+        await runtime.run("find a", conversation_id="first")  # it also wakes up what forgets idle conversations
+        await wait_all_tasks_blocked()
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        await runtime.run("find a", conversation_id="second")
+        trio.lowlevel.remove_instrument(steps)
+    load, commits, tool_waits, asker = 1, 4, 1, 1
+    assert steps.taken == 1 + load + commits + tool_waits + asker
+
+
+async def test_the_requests_of_a_run_are_made_of_the_same_messages_and_tools() -> None:
+    """What knows a message by the object, as the writing of a request does, finds it again."""
+    model = ScriptedModel(looks_once())
+    async with open_runtime(native(model, tools=[look])) as runtime:
+        await runtime.run("find a")
+    first, second = model.requests
+    assert [message.role for message in second.messages] == ["system", "user", "assistant", "tool"]
+    assert all(one is other for one, other in zip(first.messages, second.messages[:2], strict=True))
+    assert first.tools is second.tools
+
+
+async def test_the_runs_of_an_agent_send_the_same_system_message_and_tools() -> None:
+    model = ScriptedModel(["one", "two"])
+    async with open_runtime(native(model, tools=[look])) as runtime:
+        await runtime.run("hello", conversation_id="a")
+        await runtime.run("hello", conversation_id="b")
+    first, second = model.requests
+    assert first.messages[0].role == "system"
+    assert first.messages[0] is second.messages[0]
+    assert first.tools is second.tools
+
+
+async def test_a_system_message_follows_what_is_said_in_it() -> None:
+    class Speaking(Extension[Any]):
+        name = "speaking"
+        instructions = "Speak up."
+
+        async def before_run(self, ctx: Any, question: Any) -> RunPatch:
+            return RunPatch(facts={"mood": question.ask})
+
+        async def before_plan(self, ctx: Any, question: Any) -> PlanPatch:
+            return PlanPatch(context_text=f"attempt {question.attempt}")
+
+    model = ScriptedModel(["one", "two"])
+    speaking = Speaking()
+    async with open_runtime(native(model, extensions=[speaking])) as runtime:
+        await runtime.run("glad")
+        speaking.instructions = "Whisper."
+        await runtime.run("sad")
+    assert [request.messages[0].text for request in model.requests] == [
+        "Be brief.\n\nSpeak up.\n\nKnown facts:\n- mood: glad\n\nattempt 0",
+        "Be brief.\n\nWhisper.\n\nKnown facts:\n- mood: sad\n\nattempt 0",
+    ]
+
+
+@attrs.define(eq=False)
+class Counting:
+    """Counts words, and remembers what it was asked."""
+
+    name: str = "counting"
+    exact: bool = True
+    asked: list[str] = attrs.Factory(list)
+
+    def count(self, text: str) -> int:
+        self.asked.append(text)
+        return len(text.split())
+
+
+async def test_the_tools_and_the_instructions_of_an_agent_are_counted_once_for_all_its_conversations() -> None:
+    counter = Counting()
+    model = ScriptedModel(["one", "two"], usage=Usage(1, 1))
+    agent = native(model, tools=[look], token_counter=counter)
+    async with open_runtime(agent) as runtime:
+        await runtime.run("hello", conversation_id="a")
+        assert sorted(counter.asked) == sorted(["Be brief.", look.spec.words, "hello"])
+        counter.asked.clear()
+        await runtime.run("good day", conversation_id="b")
+    assert counter.asked == ["good day"]
+
+
+async def test_a_message_is_counted_once_though_a_step_counts_its_prompt_twice() -> None:
+    counter = Counting()
+    async with open_runtime(native(looks_once(), tools=[look], token_counter=counter)) as runtime:
+        await runtime.run("find a")
+    assert max(Counter(counter.asked).values()) == 1
+
+
+async def test_the_store_in_memory_shares_texts_and_copies_what_can_be_changed() -> None:
+    store, text, private = InMemoryStore(), "a text " * 100, {"list": [1]}
+    entries: Sequence[Entry] = [Entry("e", 1.0, "user", Message("user", text), private=private)]
+    record: Record = await store.commit("key", Change(append=entries))
+    assert record.entries_count == 1
+    private["list"].append(2)
+    page: Page = await store.entries("key")
+    assert page.entries[0].message.text is text
+    assert page.entries[0].private == {"list": [1]}
+    page.entries[0].private["list"].append(3)
+    assert (await store.entries("key")).entries[0].private == {"list": [1]}
