@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from goliath_actors._journal import EventStream
-from goliath_actors.events import Event, TextDelta
+from goliath_actors.events import Event, RunFinished, TextDelta
 
 from ._hosted import Hosted
 
@@ -83,6 +83,7 @@ class Feed:
     _events: EventStream
     # How many of the run's asides the stream has been told.
     _told: int = attrs.field(init=False)
+    # Whether text was taken last, of which more may come within the tick.
     _wrote: bool = False
 
     def __attrs_post_init__(self) -> None:
@@ -99,26 +100,34 @@ class Feed:
             await self._pace.wait()
         else:
             await trio.lowlevel.checkpoint()
-        events = self._there()
+        events = self.take_nowait()
         if not events and not self.has_asides:
             with trio.move_on_after(self._keep_alive) as scope:
                 self._hosted.waiting.add(scope)
                 try:
-                    events = [await anext(self._events), *self._there()]
+                    events = self.take_nowait(await anext(self._events))
                 except StopAsyncIteration:
                     return None
                 finally:
                     self._hosted.waiting.discard(scope)
-        self._wrote = any(isinstance(event, TextDelta) for event in events)
         return events
 
-    def _there(self) -> list[Event]:
+    def take_nowait(self, first: Event | None = None) -> list[Event]:
+        """Return what is there already, behind a `first` event that was taken out of the run before. Never blocks."""
         events: list[Event] = []
         size = 0
-        while len(events) < MANY and size < LONG and (event := self._events.next_nowait()) is not None:
+        event = self._events.next_nowait() if first is None else first
+        self._wrote = False
+        while event is not None:
             events.append(event)
             if isinstance(event, TextDelta):
                 size += len(event.text)
+                self._wrote = True
+            elif isinstance(event, RunFinished):  # nothing comes any more
+                self._wrote = False
+            if len(events) >= MANY or size >= LONG:
+                break
+            event = self._events.next_nowait()
         return events
 
     @property

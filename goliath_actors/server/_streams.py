@@ -124,9 +124,9 @@ async def follow(hosting: Hosting, hosted: Hosted, after: int = 0) -> AsyncGener
     for question in hosted.questions.values():
         kind = "confirmation-open"
         opening.append(frame(kind, {"kind": kind, "run_id": hosted.id, **question.data()}))
-    yield b"".join(opening)
     hosted.streams += 1
     try:
+        yield b"".join(opening) + _frames(hosted, feed.take_nowait(), hosting.config)
         while True:
             events = await feed.take()
             piece = b"".join([frame(kind, data) for kind, data in feed.asides()])
@@ -145,7 +145,7 @@ async def follow(hosting: Hosting, hosted: Hosted, after: int = 0) -> AsyncGener
 
 def _frames(hosted: Hosted, events: list[Event], config: ServerConfig) -> bytes:
     """Return events as frames. Streams of one run that go side by side share them."""
-    if hosted.streams == 1:
+    if hosted.streams == 1 or not events:
         return b"".join([event_frame(hosted, event, config) for event in events])
     if hosted.framed is not None and _alike(hosted.framed[0], events):
         return hosted.framed[1]
