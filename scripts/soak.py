@@ -27,11 +27,13 @@ import gc
 import json
 import math
 import random
+import sqlite3
 import statistics
 import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import attrs
@@ -39,6 +41,7 @@ import trio
 
 from goliath_actors.abc import Store
 from goliath_actors.loadtest import (
+    Burst,
     Check,
     Clients,
     Dice,
@@ -70,6 +73,9 @@ SLOWED = 1.5
 no bound, and shows in seconds."""
 
 MOST_RATE = 5000.0
+CACHES = 512 * 1024
+"""Bytes that SQLite keeps in all."""
+
 CONFIDENCE = 0.999
 JUDGED = 60.0
 """Seconds. What a shorter run shows is how caches and allocators fill up."""
@@ -229,6 +235,17 @@ def _heap() -> int:
     return int(info.uordblks) + int(info.hblkhd)
 
 
+def one_heap() -> None:
+    """Have the C library use one heap for all threads: its figures are of the first one alone, and a database's memory
+    would lie in those of its threads. To be called before there are any."""
+    mallopt = _of_c("mallopt")
+    if mallopt is not None:
+        mallopt(_ARENA_MAX, 1)
+
+
+_ARENA_MAX = -8  # M_ARENA_MAX of the GNU C library's malloc.h
+
+
 def _trim() -> None:
     malloc_trim = _of_c("malloc_trim")
     if malloc_trim is not None:
@@ -261,6 +278,13 @@ async def forget_deadlines() -> None:
 
 
 # --- asking -----------------------------------------------------------------------------------------------------------
+
+
+def small_caches() -> None:
+    """Have SQLite keep few pages, in the whole process. Two megabytes for each connection, as usual, would take
+    thousands of asks to fill up, and look like a leak until then."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(f"PRAGMA soft_heap_limit = {CACHES}")
 
 
 @attrs.define(eq=False)
@@ -302,6 +326,8 @@ def scenario_for(seconds: float, rate: float, seed: int, store: str) -> Scenario
         max_asks=10_000_000,
         conversations=max(20, math.ceil(2 * rate)),
         turns=8,
+        # So that whatever is opened for many at once, such as a store's connections, is there from the first point on.
+        bursts=[Burst(0.0, max(50, math.ceil(rate / 4)))],
         # A stalled call is aborted by this: the longest that an ask takes, and so the longest wait at a point.
         timeout=min(max(seconds / 4, 1.0), 5.0),
         mix=[Turn(weight=3), Turn("Look it up.", weight=2, tools=1), Turn("Do both.", tools=2)],
@@ -418,6 +444,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what came of it to this file")
     options = parser.parse_args()
+    one_heap()
+    small_caches()
 
     def say(line: str) -> None:
         print(line, flush=True)
