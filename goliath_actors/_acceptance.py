@@ -132,7 +132,8 @@ class Acceptance:
             refuse.line(entry, conversation_id, actor, asker)
         if when_busy != "replace" and refuse.max_waiting is not None:
             refuse.waiting(actor, refuse.max_waiting)
-        actor = engine.directory.make(entry, conversation_id)
+        if actor is None:
+            actor = engine.directory.make(entry, conversation_id)
         run = self.make(entry, conversation_id, ask, context, timeout, options, on_event)
         run.conversation = actor
         engine.life.accepted += 1

@@ -219,9 +219,10 @@ class Turns:
     def ready(self, actor: Actor) -> None:
         """The actor has a new head."""
         if self.limit is None or self.running < self.limit:
-            self._start(actor, slot=True)
+            self._hold(actor)
+            self.start(actor)
         elif actor.sponsors:
-            self._start(actor, slot=False)
+            self.start(actor)
         else:
             actor.line = self
             self._line[actor] = None
@@ -252,7 +253,8 @@ class Turns:
         actor.sponsors += 1
         if actor.in_line:
             del self._line[actor]
-            self._start(actor, slot=False)
+            actor.line = None
+            self.start(actor)
 
     @trio.lowlevel.enable_ki_protection
     def unlend(self, target: Envelope | Job) -> None:
@@ -266,12 +268,6 @@ class Turns:
         if not actor.sponsors and actor.current is not None and not actor.in_line and not actor.has_slot:
             self._hold(actor)
 
-    def _start(self, actor: Actor, *, slot: bool) -> None:
-        actor.line = None
-        if slot:
-            self._hold(actor)
-        self.start(actor)
-
     def _hold(self, actor: Actor) -> None:
         actor.has_slot = True
         self.running += 1
@@ -281,7 +277,9 @@ class Turns:
     def _fill(self) -> None:
         while self._line and (self.limit is None or self.running < self.limit):
             actor, _ = self._line.popitem(last=False)
-            self._start(actor, slot=True)
+            actor.line = None
+            self._hold(actor)
+            self.start(actor)
 
 
 def _actor_of(envelope: Envelope | Job) -> Actor:

@@ -16,7 +16,7 @@ from typing import Any, final
 import trio
 
 from ._agent import Agent, parts_of
-from ._conversation import Actor, Entry, Turns
+from ._conversation import Actor, Entry, Turns, label_of
 from ._directory import Directory, with_subagents
 from ._envelope import Envelope, Job, Wait, WaitForAll, current_run
 from ._history import Histories
@@ -85,15 +85,15 @@ class Engine:
         envelope.waits = False
         context, envelope.context_vars = envelope.context_vars, None
         assert context is not None
-        start = self._nursery.start_soon
+        start, label = self._nursery.start_soon, label_of(actor.entry, actor.conversation_id)
         if isinstance(envelope, Envelope):
             if envelope.abort_state is not None:
                 actor.gone -= 1
                 self.life.gone -= 1
             self.life.running += 1  # it has its turn from here on, though its task takes its first step a tick later
-            context.run(partial(start, self._run_turn, actor, envelope, name=actor.label))
+            context.run(partial(start, self._run_turn, actor, envelope, name=label))
         else:
-            context.run(partial(start, self._job_turn, actor, envelope, name=actor.label))
+            context.run(partial(start, self._job_turn, actor, envelope, name=label))
 
     @trio.lowlevel.enable_ki_protection
     async def _run_turn(self, actor: Actor, run: Envelope) -> None:

@@ -312,7 +312,12 @@ class Envelope:
         cancellation goes on only when the run is over, unless it never began (R7)."""
         answered = False
         try:
-            await self.wait_replied()
+            if self.deadline == math.inf and self._reply is None:  # as `wait_replied`, one coroutine less deep
+                if self._replied is None:
+                    self._replied = trio.Event()
+                await self._replied.wait()
+            else:
+                await self.wait_replied()
             answered = True
         finally:
             if not answered:

@@ -158,6 +158,8 @@ def _stray() -> RuntimeError:
 
 def _replaced(error: BaseException) -> Exception | None:
     """Return the error that was on its way out when a cancellation took its place, however often one did."""
+    if isinstance(error, trio.Cancelled) and error.__context__ is None:  # as nearly always
+        return None
     pending: list[BaseException] = [error]
     seen: set[int] = set()
     while pending:
@@ -239,7 +241,6 @@ async def _conclude(
         origin = "abort"
 
     # Every observer that waits is under a shield; from one to the next there is no checkpoint either.
-    held = _Held()
     try:
         if error is not None:
             ask = partial(_on_error, error, origin or "harness", journal)
@@ -251,10 +252,15 @@ async def _conclude(
             fatal = fatal if told is None else told
         status, reason = _words(finished, error, abort)
         where = None if error is None else (abort.phase if abort is not None else phase)
-        with held:
+        if journal.callbacks:
+            held = _Held()
+            with held:
+                journal.emit_closing(RunFinished, status=status, reason=reason, phase=where, usage=journal.usage)
+            if held.raised is not None:
+                journal.note("on_event", "on_event", held.raised, RunFinished.kind)
+            fatal = fatal if held.fatal is None else held.fatal
+        else:
             journal.emit_closing(RunFinished, status=status, reason=reason, phase=where, usage=journal.usage)
-        if held.raised is not None:
-            journal.note("on_event", "on_event", held.raised, RunFinished.kind)
     finally:
         # Invariant (4): whatever happened, whoever waits is answered.
         if error is None:
@@ -264,7 +270,7 @@ async def _conclude(
             if not run.replied:
                 _attach(error, journal)
             run.end(_outcome(finished, error, origin, abort, journal))
-    return fatal if held.fatal is None else held.fatal
+    return fatal
 
 
 def _on_error(error: BaseException, origin: str, journal: RunJournal) -> Question:
