@@ -12,13 +12,14 @@ from typing import Any, Literal, TypedDict, Unpack, final
 
 import trio
 
-from ._agent import Agent, check_seconds, is_same, output_schema
+from ._agent import Agent, is_same, output_schema
 from ._arguments import check_ask, checked_id, hint
 from ._conversation import Actor, Entry
 from ._engine import Engine
 from ._envelope import Envelope, Job, Run, RunOptions, Ties, Wait
 from ._history import Histories
 from ._journal import RunJournal
+from ._numbers import check_seconds
 from ._panel import Panel
 from ._refusals import Refusals
 from ._toolloop import ToolLoop

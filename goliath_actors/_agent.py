@@ -6,7 +6,6 @@ Wrong configuration raises here, at once, never in the middle of a run.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, final
 
@@ -16,6 +15,7 @@ from ._budget import FixedCounts, resolve_counter
 from ._callables import CALLBACKS, check_takes
 from ._conductor import Conductor
 from ._frozen import FrozenDict
+from ._numbers import check_seconds
 from ._roster import Roster
 from ._schema import OutputSchema, is_async
 from ._standing import Standing
@@ -34,7 +34,6 @@ __all__ = [
     "check_facts",
     "check_live_tools",
     "check_on_event",
-    "check_seconds",
     "is_same",
     "output_schema",
     "parts_of",
@@ -398,16 +397,3 @@ def check_on_event(what: str, callback: Callable[..., object] | None) -> None:
     """
     if callback is not None and is_async(callback):
         raise ConfigError(f"{what} must not be async; iterate over run.events() in a task of your own instead")
-
-
-def check_seconds(what: str, value: object, *, zero: bool = False, none: bool = True) -> None:
-    """Refuse what is no number of seconds above (or, if `zero`, from) 0; None, if it is allowed, means no limit.
-
-    Raises: `ConfigError`, also for an integer that is too large for a clock.
-    """
-    if value is None and none:
-        return
-    good = isinstance(value, int | float) and not isinstance(value, bool) and (value > 0 or (zero and value == 0))
-    if not good or (isinstance(value, int) and value > sys.float_info.max):
-        least = "a number of seconds, 0 or more" if zero else "a positive number of seconds"
-        raise ConfigError(f"{what} must be {least}{' or None' if none else ''}, not {value!r}")

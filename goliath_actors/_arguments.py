@@ -8,12 +8,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 
-from ._agent import check_on_event, check_seconds
+from ._agent import check_on_event
 from ._callables import CALLBACKS, check_takes
 from ._envelope import RunOptions
+from ._numbers import check_seconds
 from .errors import ConfigError
 
-__all__ = ["MAX_ID", "check_ask", "check_count", "checked_id", "hint"]
+__all__ = ["MAX_ID", "check_ask", "checked_id", "hint"]
 
 MAX_ID = 512  # characters of a conversation id (R1)
 
@@ -58,17 +59,6 @@ def _check_callable(name: str, value: object) -> None:
     if not callable(value):
         raise ConfigError(f"{name} must be callable, not {type(value).__name__}")
     check_takes(name, value, *CALLBACKS[name])
-
-
-def check_count(what: str, value: object, least: int, *, none: bool = True) -> None:
-    """Refuse what is no count of at least `least`; None only if `none`.
-
-    Raises: `ConfigError`.
-    """
-    if value is None and none:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{what} must be an integer of at least {least}{' or None' if none else ''}, not {value!r}")
 
 
 def hint(name: object, known: Iterable[str]) -> str:

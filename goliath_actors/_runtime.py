@@ -7,12 +7,13 @@ from typing import Any, Literal, final
 
 import trio
 
-from ._agent import Agent, check_seconds
+from ._agent import Agent
 from ._arguments import checked_id
 from ._doors import Doors, StreamBlock
 from ._engine import Engine
 from ._envelope import Run
 from ._facade import Conversation
+from ._numbers import check_seconds
 from .abc import Store
 from .tools import ToolOutcome
 from .values import DrainReport, RunResult, RuntimeStatistics

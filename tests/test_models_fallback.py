@@ -181,8 +181,8 @@ async def test_a_client_of_the_application_is_used_and_not_closed() -> None:
     [
         ("example.org/answer", {}, "url needs a scheme"),
         (None, {}, "url is no address"),
-        ("http://x/", {"timeout": 0}, "timeout is 0"),
-        ("http://x/", {"timeout": math.nan}, "timeout is nan"),
+        ("http://x/", {"timeout": 0}, "timeout must be a positive number of seconds"),
+        ("http://x/", {"timeout": math.nan}, "timeout must be a positive number of seconds"),
         ("http://x/", {"headers": "token"}, "headers is a mapping"),
         ("http://x/", {"http": object()}, "http is an httpx2.AsyncClient"),
     ],

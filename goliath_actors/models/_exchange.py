@@ -12,13 +12,14 @@ from typing import TypeAlias
 import attrs
 import trio
 
+from goliath_actors._numbers import check_seconds
 from goliath_actors.errors import ConfigError
 
 from ._answer import Answer
 from ._decoder import Decoder
 from ._endpoint import Endpoint
 from ._errors import Scrubber, from_exchange, from_response
-from ._http import check_seconds, httpx
+from ._http import httpx
 from ._incoming import Incoming, Patience
 
 __all__ = [
@@ -53,7 +54,7 @@ def check_options(model: object, seconds: Mapping[str, object], retries: object,
     if not isinstance(model, str) or not model.strip():
         raise ConfigError("the model's name is blank; say which model the provider shall use")
     for limit, value in seconds.items():
-        check_seconds(limit, value)
+        check_seconds(limit, value, none=False)
     if type(retries) is not int or retries < 0:
         raise ConfigError(f"retries is {retries!r}; it counts repeats, 0 or more")
     if window is not None and (type(window) is not int or window < 1):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import math
 import ssl
 
 import httpx2 as httpx
@@ -16,7 +15,7 @@ import httpx2 as httpx
 from goliath_actors._version import __version__
 from goliath_actors.errors import ConfigError
 
-__all__ = ["USER_AGENT", "check_seconds", "httpx", "parse_url", "place", "ssl_context"]
+__all__ = ["USER_AGENT", "httpx", "parse_url", "place", "ssl_context"]
 
 USER_AGENT = f"goliath-actors/{__version__}"
 
@@ -57,9 +56,3 @@ def parse_url(argument: str, text: str) -> tuple[httpx.URL, str | None]:
 def place(url: httpx.URL) -> str:
     """Return an address as messages may show it: without user, query and fragment, where keys are."""
     return f"{url.scheme}://{url.netloc.decode('ascii')}{url.path}"
-
-
-def check_seconds(argument: str, value: object) -> None:
-    """Raise `ConfigError` unless `value` is a time-out: a number above 0; infinity means none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value) or value <= 0:
-        raise ConfigError(f"{argument} is {value!r}; it is a number of seconds above 0 (math.inf for no limit)")

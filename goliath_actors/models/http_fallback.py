@@ -13,11 +13,12 @@ from typing import TypeAlias, final
 import attrs
 import trio
 
+from goliath_actors._numbers import check_seconds
 from goliath_actors.errors import ConfigError, FallbackError
 from goliath_actors.values import Exchange, FallbackRequest, Step
 
 from ._endpoint import Endpoint
-from ._http import check_seconds, httpx, parse_url, place
+from ._http import httpx, parse_url, place
 from ._pool import StaleConnection
 from ._wire import encode
 
@@ -54,7 +55,7 @@ class HttpFallback:
 
     def __attrs_post_init__(self) -> None:
         self._url, self._basic = parse_url("url", self._address)
-        check_seconds("timeout", self.timeout)
+        check_seconds("timeout", self.timeout, none=False)
         if self._headers is not None and not isinstance(self._headers, Mapping) and not callable(self._headers):
             raise ConfigError("headers is a mapping, or a function that returns one")
         if self._http is not None and not isinstance(self._http, httpx.AsyncClient):
