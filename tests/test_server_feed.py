@@ -165,6 +165,34 @@ async def test_streams_of_one_run_that_take_the_same_encode_it_once() -> None:
     assert len({b"".join(pieces) for pieces in heard}) == 1
 
 
+class Turns(trio.abc.Instrument):
+    """Counts the turns of tasks that answer requests."""
+
+    count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += task.name.endswith("task_group._handle")
+
+
+async def test_a_piece_takes_three_turns_of_its_stream_s_task_at_most() -> None:
+    """One for the tick, one to see that nothing has come, one when it does; none to send it."""
+    model, turns = Told(), Turns()
+    config = ServerConfig(delta_interval=0.001)
+    async with open_web(Agent(model=model, loop=ToolLoop()), config=config) as web:
+        raw = await web.connect()
+        await raw.send("POST", "/v1/conversations/c/runs", {"ask": "Hi."}, accept="text/event-stream")
+        model.say.send_nowait("first")
+        await raw.read_until(b"first")
+        trio.lowlevel.add_instrument(turns)
+        for number in range(20):
+            model.say.send_nowait(f"word-{number};")
+            await raw.read_until(f"word-{number};".encode())
+        trio.lowlevel.remove_instrument(turns)
+        model.say.send_nowait("")
+        await raw.read_until(b"event: run-finished")
+    assert 20 <= turns.count <= 3 * 20 + 3
+
+
 class Ticks:
     """Streams that wait for the ticks of a pace, and how long each takes to send."""
 
