@@ -45,9 +45,8 @@ class Roster:
     # Whether any extension implements the row: asked some thirty times in a turn.
     heard: Mapping[str, bool] = attrs.field(init=False)
 
-    @heard.default
-    def _heard(self) -> Mapping[str, bool]:
-        return {row: bool(hooks) for row, hooks in self.rows.items()}
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "heard", {row: bool(hooks) for row, hooks in self.rows.items()})
 
     @classmethod
     def of(cls, extensions: Sequence[Extension[Any]]) -> Roster:

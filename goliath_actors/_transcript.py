@@ -52,9 +52,8 @@ class Transcript:
     # A block whose errors are the store's.
     _memory: AbstractContextManager[None] = attrs.field(init=False)
 
-    @_memory.default
-    def _origin(self) -> AbstractContextManager[None]:
-        return self.work.journal.origin("memory")
+    def __attrs_post_init__(self) -> None:
+        self._memory = self.work.journal.origin("memory")
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -294,7 +293,7 @@ class Transcript:
         while closed:
             page = await work.store.entries(work.key, after=after, limit=PAGE)
             results = [entry.message.tool_call_id for entry in page.entries if entry.role == "tool"]
-            found.update(id for id in results if id is not None and id in closed)
+            found.update(id for id in results if isinstance(id, str) and id in closed)
             if page.next is None:
                 break
             after = page.next
