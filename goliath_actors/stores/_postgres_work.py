@@ -66,8 +66,10 @@ _COMMIT = (
     b"SELECT status, detail, number, o_version, o_entries, o_failures, o_memory, o_metadata, o_private "
     b"FROM commit_change(%b::bytea, %s::bigint, %s::bigint, %s::boolean, %b::bytea, %s::boolean, %b::bytea, "
     b"%s::boolean, %b::bytea, %s::bigint, %b::bytea, %b::bytea[], %b::bytea[], %b::bytea[], "
-    b"%b::bytea[], %b::boolean[], %b::boolean[])"
 )
+_SHOWING = b"%b::bytea[], %b::boolean[], %b::boolean[])"
+# Nearly always so; and to send an array takes psycopg longer than all other kinds of values.
+_SHOWING_NOTHING = b"'{}', '{}', '{}')"
 
 
 def commit(key: str, change: EncodedChange, expect: int | None, token: int | None) -> Work[Record]:
@@ -83,11 +85,12 @@ def commit(key: str, change: EncodedChange, expect: int | None, token: int | Non
         [pack(entry.id) for entry in append],
         [None if entry.idempotency_key is None else pack(entry.idempotency_key) for entry in append],
         [entry.body for entry in append],
-        [pack(id) for id in change.visibility],
-        [pair[0] for pair in change.visibility.values()],
-        [pair[1] for pair in change.visibility.values()],
     ]
-    return Work(packed, _COMMIT, tuple(values), partial(_committed, key, change, expect, token))
+    showing = _SHOWING_NOTHING
+    if change.visibility:
+        showing = _SHOWING
+        values += [[pack(id) for id in change.visibility], *map(list, zip(*change.visibility.values(), strict=True))]
+    return Work(packed, _COMMIT + showing, tuple(values), partial(_committed, key, change, expect, token))
 
 
 def _committed(key: str, change: EncodedChange, expect: int | None, token: int | None, row: tuple[Any, ...]) -> Record:
