@@ -77,6 +77,22 @@ async def test_a_leak_of_some_hundred_objects_an_ask_is_found_in_seconds(soak: A
     assert len(said) == 16
 
 
+def test_a_point_with_a_conversation_and_a_file_for_every_ask_are_found(soak: Any) -> None:
+    def at(asks: int, conversations: int, files: int) -> Any:
+        return soak.Point(asks, 0, 0, 0, conversations, 7, files)
+
+    def wrong(*points: Any) -> list[str]:
+        return [check.name for check in soak._rest(points) if not check.ok]
+
+    assert wrong(*(at(number * 50, 0, 20 + min(number, 9)) for number in range(12))) == []
+    assert wrong(*(at(number * 50, number == 7, 20) for number in range(12))) == [
+        "at rest no more conversations than before"
+    ]
+    assert wrong(*(at(number * 50, 0, 20 + number * 5) for number in range(12))) == [
+        "at rest no more files than before"
+    ]
+
+
 async def test_trio_lets_go_of_deadlines_that_were_called_off(soak: Any) -> None:
     with trio.CancelScope(deadline=trio.current_time() + 1e5) as scope:
         await trio.lowlevel.checkpoint()

@@ -37,7 +37,7 @@ DATA = ROOT / ".bench" / "figures.json"
 LIBRARIES = ("trio", "attrs", "msgspec", "h11", "httpx2")
 
 
-LONGEST = 900.0
+LONGEST = 1800.0
 """Seconds for one script."""
 
 
