@@ -179,7 +179,10 @@ class Round:
             return
         with trio.CancelScope() as scope:
             call.suspend = _suspending(call, scope)
-            await execute(self.work, call)
+            try:
+                await execute(self.work, call)
+            finally:
+                call.suspend = None  # it knows the call
         if scope.cancelled_caught:
             pause(self.work, call)
         else:
@@ -316,7 +319,7 @@ def _read(work: Work, made: ToolCall, offered: Mapping[str, Tool], refusal: str 
 
 def _call(work: Work, made: ToolCall, tool: Tool, checked: CheckedInput) -> Call:
     call = Call(made.id, tool, "", checked)
-    call.explain = partial(_explained, work, call)
+    call.explain = partial(_explained, work)
     call.repairs, call.written = checked.repairs, checked.data
     return call
 

@@ -53,7 +53,7 @@ class Cached:
     output: Any = None
 
 
-def explain(error: Exception) -> str:
+def explain(call: Call, error: Exception) -> str:
     """Return what a planner is told of an exception: the tool's own words, or the message and what to do next."""
     if isinstance(error, ToolFailure):
         return error.text
@@ -77,8 +77,9 @@ class Call:
     brief: str
     checked: CheckedInput
     recent: tuple[Exchange, ...] = ()
-    # What the model is told of an exception that is no `ToolFailure`'s: the loops word it differently.
-    explain: Callable[[Exception], str] = explain
+    # What the model is told of an exception that is no `ToolFailure`'s: the loops word it differently. It is given the
+    # call rather than made for it: what a call and its run are made of would otherwise wait for the garbage collector.
+    explain: Callable[[Call, Exception], str] = explain
     # Where `explain` keeps the error from the model: what ToolFinished says of it instead.
     reported: str | None = None
     # What `ctx.suspend` does; None: the tool may not.

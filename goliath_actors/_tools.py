@@ -221,7 +221,7 @@ def _failed(work: Work, call: Call, error: Exception) -> None:
         error, ToolFailure
     ):  # a tool's own words are no riddle; of anything else, keep where it came from
         work.journal.note(call.tool.name, "tool", error, call.call_id)
-    call.result = call.explain(error)
+    call.result = call.explain(call, error)
     if status == "unknown":
         call.result = f"{clip(call.result, 400)} It may have taken effect: look before doing it again."
     _update(work, call, cap_result(work, call, call.result), status)

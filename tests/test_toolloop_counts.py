@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from goliath_actors import Agent, Extension, ToolLoop, open_runtime, tool
+from goliath_actors import Agent, Extension, Tool, ToolContext, ToolLoop, open_runtime, tool
 from goliath_actors.abc import Change, Entry, ModelDone, ModelEvent, ModelRequest, ModelText, ModelToolCall, Record
 from goliath_actors.hooks import PlanPatch, RunPatch
 from goliath_actors.stores import InMemoryStore
@@ -182,3 +184,60 @@ async def test_the_store_in_memory_shares_texts_and_copies_what_can_be_changed()
     assert page.entries[0].private == {"list": [1]}
     page.entries[0].private["list"].append(3)
     assert (await store.entries("key")).entries[0].private == {"list": [1]}
+
+
+@tool
+async def look_closely(ctx: ToolContext[Any], text: str) -> str:
+    """Look something up and tell how far it is."""
+    ctx.report(1, 2, "half of it")
+    await trio.lowlevel.checkpoint()
+    return f"found {text}"
+
+
+@tool
+def look_aside(text: str) -> str:
+    """Look something up in a thread."""
+    return f"found {text}"
+
+
+class Everywhere(Extension[Any]):
+    name = "everywhere"
+
+    async def before_tool(self, ctx: Any, question: Any) -> None:
+        ctx.state["seen"] = question.input
+
+    async def around_tool(self, ctx: Any, question: Any, call_next: Any) -> Any:
+        return await call_next()
+
+    async def around_model(self, ctx: Any, question: Any, call_next: Any) -> Any:
+        return await call_next()
+
+    async def transform_stream(self, ctx: Any, events: AsyncIterator[Any], control: Any) -> AsyncIterator[Any]:
+        async for event in events:
+            yield event
+
+    async def on_finish(self, ctx: Any, question: Any) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "times", "extensions"),
+    [(look, 1, ()), (look, 3, ()), (look_closely, 1, ()), (look_aside, 1, ()), (look, 1, (Everywhere(),))],
+    ids=["a tool", "three calls at once", "a tool with a context", "a tool in a thread", "hooks around"],
+)
+async def test_a_turn_leaves_nothing_to_the_garbage_collector(
+    chosen: Tool, times: int, extensions: tuple[Extension[Any], ...]
+) -> None:
+    """No part of a run knows the whole by a way round: else looking for that costs a tenth of what the run does."""
+    calls = tool_calls(*[(chosen.name, {"text": str(number)}) for number in range(times)])
+    agent = native([calls, "Here it is."] * 2, tools=[chosen], extensions=extensions)
+    async with open_runtime(agent) as runtime:
+        await runtime.run("find a", conversation_id="first")
+        await wait_all_tasks_blocked()
+        gc.collect()
+        gc.disable()
+        try:
+            assert (await runtime.run("find a", conversation_id="second")).text == "Here it is."
+            assert gc.collect() == 0
+        finally:
+            gc.enable()
