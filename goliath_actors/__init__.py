@@ -14,8 +14,8 @@ from ._version import __version__
 if TYPE_CHECKING:
     from ._agent import Agent
     from ._conductor import Conductor, SessionFallback
-    from ._envelope import Run
     from ._facade import Conversation
+    from ._face import Run
     from ._open import open_runtime, serve_runtime
     from ._runtime import Runtime
     from ._toolloop import Compaction, ToolLoop
@@ -29,7 +29,7 @@ else:
     _ROOMS = {
         "._agent": "Agent",
         "._conductor": "Conductor SessionFallback",
-        "._envelope": "Run",
+        "._face": "Run",
         "._facade": "Conversation",
         "._open": "open_runtime serve_runtime",
         "._runtime": "Runtime",

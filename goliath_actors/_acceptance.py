@@ -16,7 +16,8 @@ from ._agent import Agent, is_same, output_schema
 from ._arguments import check_ask, checked_id, hint
 from ._conversation import Actor, Entry
 from ._engine import Engine
-from ._envelope import Envelope, Job, Run, RunOptions, Ties, Wait
+from ._envelope import Envelope, Job, RunOptions, Ties, Wait
+from ._face import Run, face_of
 from ._history import Histories
 from ._journal import RunJournal
 from ._numbers import check_seconds
@@ -264,6 +265,7 @@ class Acceptance:
         if agent.on_event is not None or on_event is not None:
             callbacks = tuple([callback for callback in (agent.on_event, on_event) if callback is not None])
         now = trio.current_time()
+        deadline = math.inf if timeout is None else now + timeout
         return Envelope(
             run_id,
             conversation_id,
@@ -274,7 +276,8 @@ class Acceptance:
             self._ties[agent.name],
             copy_context(),
             now,
-            math.inf if timeout is None else now + timeout,
+            deadline,
+            trio.CancelScope() if timeout is None else trio.CancelScope(deadline=deadline),
         )
 
     def _submit(
@@ -286,7 +289,7 @@ class Acceptance:
         conversation_id: str | None = None,
         **given: Unpack[AskOptions],
     ) -> Run:
-        return self.accept(own if agent is None else agent, conversation_id, ask, waits=False, **given).face
+        return face_of(self.accept(own if agent is None else agent, conversation_id, ask, waits=False, **given))
 
     @trio.lowlevel.enable_ki_protection
     async def delegate(

@@ -18,7 +18,7 @@ from typing import Any, final
 import attrs
 import trio
 
-from ._agent import Agent
+from ._agent import Agent, Parts, parts_of
 from ._envelope import Envelope, Job, Wait
 from ._mailbox import Mailbox
 from ._threads import ConversationThreads, ToolThreads
@@ -36,6 +36,8 @@ class Entry:
     # The agent's name as part of a store's key, escaped so that it holds no slash.
     prefix: str
     threads: ToolThreads = attrs.Factory(ToolThreads)
+    # What is made of the agent's definition.
+    parts: Parts = attrs.field(default=attrs.Factory(lambda self: parts_of(self.agent), takes_self=True), init=False)
     actors: dict[str | None, Actor] = attrs.Factory(dict)
 
     def key(self, conversation_id: str | None) -> str:
@@ -126,18 +128,14 @@ class Actor:
                 runs += [envelope, *envelope.steers]
         return runs
 
-    def post(self, envelope: Envelope | Job, *, next_turn: bool = False) -> bool:
-        """Accept an envelope. Returns True if it is the head now, so that the caller must see to its turn."""
-        if self.current is None:
-            self.current = envelope
-            return True
+    def post(self, envelope: Envelope | Job, *, next_turn: bool = False) -> None:
+        """Accept an envelope behind the head."""
         if self.mailbox is None:
             self.mailbox = Mailbox()
         if next_turn and isinstance(envelope, Envelope):
             self.mailbox.post_next(envelope)
         else:
             self.mailbox.post(envelope)
-        return False
 
     def follow(self) -> list[Envelope]:
         """The head is about to be over: texts that it has not taken come next, as runs of their own (T7)."""

@@ -18,7 +18,8 @@ from ._agent import Agent
 from ._arguments import hint
 from ._conversation import Actor, Entry
 from ._engine import Engine
-from ._envelope import Envelope, Job, Run, RunOptions, Wait
+from ._envelope import Envelope, Job, RunOptions, Wait
+from ._face import Run, face_of
 from ._panel import Panel
 from ._rewrites import ApplicationDoors
 from ._run import make_work
@@ -68,7 +69,7 @@ class Doors:
 
     def submit(self, agent: Named, conversation_id: str | None, ask: str, **options: Unpack[AskOptions]) -> Run:
         """As `Runtime.submit`."""
-        return self.accept(agent, conversation_id, ask, waits=False, **options).face
+        return face_of(self.accept(agent, conversation_id, ask, waits=False, **options))
 
     def stream(self, agent: Named, conversation_id: str | None, ask: str, **options: Unpack[AskOptions]) -> StreamBlock:
         """As `Runtime.stream`."""
@@ -77,7 +78,7 @@ class Doors:
     def steer(self, agent: Agent[Any], conversation_id: str | None, text: str, **options: Unpack[AskOptions]) -> Run:
         """Hand a text to the running run, or accept it as a new one. Never blocks."""
         head = self.acceptance.hand(agent, conversation_id, text, **options)
-        return self.submit(agent, conversation_id, text, **options) if head is None else head.face
+        return self.submit(agent, conversation_id, text, **options) if head is None else face_of(head)
 
     def submit_resume(
         self,
@@ -87,7 +88,7 @@ class Doors:
         **options: Unpack[AskOptions],
     ) -> Run:
         """Accept an episode that takes up waiting calls (T8). As `submit`."""
-        return self.accept_resume(agent, conversation_id, answers, waits=False, **options).face
+        return face_of(self.accept_resume(agent, conversation_id, answers, waits=False, **options))
 
     def accept_resume(
         self,
@@ -124,7 +125,7 @@ class Doors:
         **options: Unpack[AskOptions],
     ) -> Run:
         """Accept a run that rewrites a history and answers anew. As `submit`."""
-        return self.accept(agent, conversation_id, f"({kind})", waits=False, rewrite=kind, **options).face
+        return face_of(self.accept(agent, conversation_id, f"({kind})", waits=False, rewrite=kind, **options))
 
     @trio.lowlevel.enable_ki_protection
     async def rewrite(
@@ -286,7 +287,7 @@ class StreamBlock:
         finally:
             if not entered:
                 await self._leave()
-        return run.face
+        return face_of(run)
 
     @trio.lowlevel.enable_ki_protection
     async def __aexit__(

@@ -15,7 +15,7 @@ from typing import Any, final
 
 import trio
 
-from ._agent import Agent, parts_of
+from ._agent import Agent
 from ._conversation import Actor, Entry, Turns, label_of
 from ._directory import Directory, with_subagents
 from ._envelope import Envelope, Job, Wait, WaitForAll, current_run
@@ -67,7 +67,10 @@ class Engine:
         """Put an accepted envelope into its conversation's mailbox; an idle conversation gets a turn for it."""
         self.life.enter()
         envelope.waits = True
-        if actor.post(envelope, next_turn=isinstance(envelope, Envelope) and envelope.replaces):
+        if actor.current is not None:
+            actor.post(envelope, next_turn=isinstance(envelope, Envelope) and envelope.replaces)
+        else:
+            actor.current = envelope
             self.directory.busy(actor)
             self.turns.ready(actor)
 
@@ -125,8 +128,7 @@ class Engine:
 
     def panel(self, entry: Entry, run: Envelope) -> Panel:
         """Return the extensions of a run."""
-        agent = entry.agent
-        roster = parts_of(agent).roster
+        agent, roster = entry.agent, entry.parts.roster
         return Panel(roster, run.journal, run.ask, agent.name, run.context, run.ties.submit, run.is_ending)
 
     def _over(self, actor: Actor, envelope: Envelope | Job) -> None:

@@ -1,7 +1,7 @@
-"""Envelopes: an ask that was accepted, with the scope that it will run in and its one-shot reply; and `Run`, its face.
+"""Envelopes: an ask that was accepted, with the scope that it will run in and its one-shot reply.
 
 Making one does nothing; the mailbox and the actor above decide when it has its turn. Rooms work with the `Envelope`,
-users with the `Run`, which shows of it what is promised.
+users with its face, the `Run`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,12 @@ __all__ = [
     "Envelope",
     "Job",
     "Line",
-    "Run",
     "RunOptions",
     "Ties",
     "Turn",
     "Wait",
     "WaitForAll",
     "current_run",
-    "envelope_of",
 ]
 
 current_run: ContextVar[Envelope | None] = ContextVar("goliath_actors_current_run", default=None)
@@ -86,7 +84,7 @@ class Ties:
     # Registers a wait with the runtime (R14: refuses one that would never end) while its block lasts.
     guarded: Callable[..., AbstractContextManager[None]]
     # Submits another ask, as hooks and tools of a run may.
-    submit: Callable[..., Run]
+    submit: Callable[..., object]
     # How agents that are tools of this one are run (T14).
     delegating: Delegating
     # Told when a run is aborted while it waits: it keeps its place, and is nobody's ask any more.
@@ -110,10 +108,6 @@ class RunOptions:
     rewrite: Literal["regenerate"] | None = None
 
 
-def _scope_until(deadline: float) -> trio.CancelScope:
-    return trio.CancelScope() if deadline == math.inf else trio.CancelScope(deadline=deadline)
-
-
 @final
 @attrs.define(eq=False, repr=False)
 class Envelope:
@@ -132,7 +126,7 @@ class Envelope:
     accepted_at: float
     # Absolute, on trio's clock. Until the run begins nothing enters the scope, so waiters watch this (R7).
     deadline: float = math.inf
-    scope: trio.CancelScope = attrs.Factory(lambda self: _scope_until(self.deadline), takes_self=True)
+    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
     state: Literal["queued", "running", "finishing", "done"] = "queued"
     # How it ended, once it is over: most runs are asked for their result and nothing else.
     how: RunResult | Outcome | None = None
@@ -156,20 +150,12 @@ class Envelope:
     _reply: RunResult | BaseException | None = None
     _replied: trio.Event | None = None
     _ended: trio.Event | None = None
-    # Weak: a face knows its envelope, and neither is to wait for the garbage collector. Made once somebody looks.
-    _face: weakref.ref[Run] | None = None
+    # What users see of it, made once somebody looks (`_face.py`). Weak: a face knows its envelope, and neither is to
+    # wait for the garbage collector.
+    face: weakref.ref[object] | None = None
 
     def __repr__(self) -> str:
         return f"<Envelope {self.id} {self.state} conversation={self.conversation_id!r}>"
-
-    @property
-    def face(self) -> Run:
-        """What users see of it: the same object for as long as anybody has it."""
-        face = None if self._face is None else self._face()
-        if face is None:
-            face = Run(self)
-            self._face = weakref.ref(face)
-        return face
 
     @property
     def outcome(self) -> Outcome | None:
@@ -331,103 +317,6 @@ class Envelope:
         if self.state not in ("queued", "done"):
             with trio.CancelScope(shield=True):
                 await self.wait_ended()
-
-
-@final
-@attrs.frozen(eq=False, repr=False)
-class Run:
-    """One ask going through a conversation. Made by `Runtime.submit`, `run` and `stream`."""
-
-    _envelope: Envelope
-
-    def __repr__(self) -> str:
-        return f"<Run {self.id} {self.state} conversation={self.conversation_id!r}>"
-
-    @property
-    def id(self) -> str:
-        """The run's id."""
-        return self._envelope.id
-
-    @property
-    def conversation_id(self) -> str | None:
-        """None in the default conversation."""
-        return self._envelope.conversation_id
-
-    @property
-    def ask(self) -> str:
-        """As it was accepted."""
-        return self._envelope.ask
-
-    @property
-    def state(self) -> Literal["queued", "running", "finishing", "done"]:
-        """`queued`, `running`, `finishing` (its observers are being told) or `done`."""
-        return self._envelope.state
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """How it ended, once it is `done`; None before."""
-        return self._envelope.outcome
-
-    @property
-    def followed_by(self) -> Run | None:
-        """The run that took over what this one was not told in time (needs a `ToolLoop`)."""
-        follower = self._envelope.followed_by
-        return None if follower is None else follower.face
-
-    def abort(self, reason: str = "") -> None:
-        """Ask the run to end, cause `requested`. Never blocks.
-
-        A running run is cancelled; a queued one keeps its place, is answered at once and runs no hook but its
-        observers at its turn. After the answer is out, or once the run is over, nothing changes.
-        """
-        self._envelope.request_abort("requested", reason)
-
-    @trio.lowlevel.enable_ki_protection
-    async def wait(self) -> RunResult:
-        """Wait for the run's reply.
-
-        Returns: the result of a `completed` or `stopped` run.
-
-        Raises: `RunAborted` if it was aborted; what the application raised, as the same object; `ReentrantRun` at
-        once if this wait could never end.
-
-        Cancellation: leaves the run alone; a wait does not own it.
-        """
-        envelope = self._envelope
-        with envelope.guard():
-            await envelope.wait_replied()
-        return envelope.unwrap()
-
-    @trio.lowlevel.enable_ki_protection
-    async def wait_ended(self) -> None:
-        """Wait until nothing of the run goes on, its observers included, however it ended.
-
-        That is later than its reply only for a run that was aborted while it was queued: it is answered at once, and
-        its observers hear of it at its turn.
-
-        Raises: `ReentrantRun` inside a run, where this wait could never end.
-
-        Cancellation: leaves the run alone.
-        """
-        envelope = self._envelope
-        with envelope.ties.guarded(envelope, to_end=True):
-            await envelope.wait_ended()
-
-    def events(self, after: int = 0) -> EventStream:
-        """Return an async iterator over the run's events from its start, ending after `RunFinished`.
-
-        A reader that is slow gets text deltas merged and nothing else dropped; it cannot affect the run. Inside a run
-        reading is a wait: `ReentrantRun` where it would never end.
-
-        Arguments: `after` takes up a reading that was broken off: the `seq` of the last event that was read, the
-        `through` of a text delta. Nothing is given twice and nothing is left out.
-        """
-        return self._envelope.events(after)
-
-
-def envelope_of(run: Run) -> Envelope:
-    """Return what is behind a face, for doors that carry runs to another place."""
-    return run._envelope
 
 
 @final

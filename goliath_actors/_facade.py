@@ -11,7 +11,8 @@ import trio
 from ._acceptance import AskOptions
 from ._agent import Agent
 from ._doors import Doors, StreamBlock
-from ._envelope import Envelope, Run
+from ._envelope import Envelope
+from ._face import Run
 from ._toolloop import ToolLoop
 from .errors import ConfigError
 from .threads import Thread

@@ -69,7 +69,8 @@ class Life:
         if not self.live:
             if self._quiet is not None:
                 self._quiet.value = True
-            self.settle()
+            if self.left or self.state == "closed":
+                self.settle()
 
     def count(self, how: RunResult | Outcome) -> None:
         """A run has ended so."""

@@ -11,8 +11,8 @@ from ._agent import Agent
 from ._arguments import checked_id
 from ._doors import Doors, StreamBlock
 from ._engine import Engine
-from ._envelope import Run
 from ._facade import Conversation
+from ._face import Run, face_of
 from ._numbers import check_seconds
 from .abc import Store
 from .tools import ToolOutcome
@@ -130,7 +130,7 @@ class Runtime:
             on_event=on_event,
             when_busy=when_busy,
         )
-        return run.face
+        return face_of(run)
 
     def stream(
         self,

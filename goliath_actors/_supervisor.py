@@ -210,7 +210,7 @@ async def supervise(
     finally:
         # Invariant 7: no checkpoint between leaving the scope and the shield.
         run.state = "finishing"
-        if run.is_ending():
+        if run.waits_for and run.is_ending():
             run.release()
         error = witness.passed if error is None else single(error)
         fatal_error = await _conclude(run, finished, error, witness.replaced, panel, limits)

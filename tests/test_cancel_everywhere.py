@@ -20,7 +20,8 @@ import trio
 from trio.testing import MockClock
 
 from goliath_actors import Agent, Conductor, Extension, RunAborted, Runtime, ToolContext, open_runtime, tool
-from goliath_actors._envelope import Envelope, Run
+from goliath_actors._envelope import Envelope
+from goliath_actors._face import Run
 from goliath_actors.abc import Change, ModelDone, ModelEvent, ModelRequest, ModelText, ModelUsage
 from goliath_actors.errors import ModelUnavailable
 from goliath_actors.hooks import HOOKS, Composition

@@ -19,6 +19,7 @@ from trio.testing import MockClock
 
 from goliath_actors import Agent, ToolContext, ToolLoop, open_runtime, tool
 from goliath_actors._envelope import Envelope
+from goliath_actors._face import face_of
 from goliath_actors.abc import Entry, ModelDone, ModelEvent, ModelRequest, ModelText, ModelToolCall
 from goliath_actors.errors import ConfigError
 from goliath_actors.hooks import HOOKS
@@ -160,7 +161,7 @@ def play(scene: str, *, error: str | None = None, cause: str = "", at: int | Non
                 await asked.ask(runtime, outer, door)
                 followed = asked.run.followed_by
                 if followed is not None:
-                    await followed.face.wait_ended()
+                    await face_of(followed).wait_ended()
         assert cutter.problem is None
         await trio.testing.wait_all_tasks_blocked()
         record = await inner.load(KEY)

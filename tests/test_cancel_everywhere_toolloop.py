@@ -19,7 +19,8 @@ import trio
 from trio.testing import MockClock
 
 from goliath_actors import Agent, Compaction, Extension, Runtime, ToolContext, ToolLoop, _history, open_runtime, tool
-from goliath_actors._envelope import Envelope, Run
+from goliath_actors._envelope import Envelope
+from goliath_actors._face import Run
 from goliath_actors._staging import CURSOR
 from goliath_actors.abc import (
     Change,

@@ -26,7 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_roster", "_budget", "_composition"),
     ("_journal", "_threads", "_history", "_standing"),
     ("_envelope", "_decisions"),
-    ("_mailbox", "_waits", "_nest", "_pipe"),
+    ("_face", "_mailbox", "_waits", "_nest", "_pipe"),
     ("_panel",),
     ("files", "logs", "mcp", "models", "otel", "policies", "stores"),
     ("_conformance", "_work"),

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from trio.testing import MockClock
 
 from goliath_actors._envelope import Envelope, RunOptions, Ties
+from goliath_actors._face import face_of
 from goliath_actors._journal import RunJournal
 from goliath_actors._mailbox import Mailbox
 from goliath_actors.errors import RunAborted
@@ -38,7 +39,7 @@ def make_run(name: str = "r", *, replaces: bool = False) -> Envelope:
         RunJournal(name, None),
         Ties(
             lambda run, *, owned=False, to_end=False: nullcontext(),
-            lambda ask: run.face,
+            lambda ask: face_of(run),
             Nobody(),
             lambda run: None,
             lambda *rewrite: None,
@@ -118,18 +119,18 @@ async def test_every_waiter_gets_the_one_reply_and_a_waiter_that_leaves_changes_
     got: list[str] = []
 
     async def wait() -> None:
-        got.append((await run.face.wait()).text)
+        got.append((await face_of(run).wait()).text)
 
     async with trio.open_nursery() as nursery:
         for _ in range(3):
             nursery.start_soon(wait)
         with trio.move_on_after(0.01):
-            await run.face.wait()
+            await face_of(run).wait()
         run.state = "running"
         result = RunResult("r", None, text="done")
         run.end(Outcome("completed", result))
     assert got == ["done"] * 3
-    assert (await run.face.wait()).text == "done"
+    assert (await face_of(run).wait()).text == "done"
     await run.wait_ended()
     run.request_abort("requested")
     assert run.abort_state is None
@@ -139,7 +140,7 @@ async def test_a_deadline_that_comes_while_queued_is_seen_by_a_waiter(autojump_c
     run = make_run()
     run.deadline = run.scope.deadline = 5.0
     with pytest.raises(RunAborted) as caught:
-        await run.face.wait()
+        await face_of(run).wait()
     assert (caught.value.cause, trio.current_time()) == ("deadline", 5.0)
 
 
@@ -147,7 +148,7 @@ async def test_an_abort_after_the_time_has_run_out_is_still_the_deadline(autojum
     run = make_run()
     run.deadline = run.scope.deadline = 5.0
     await trio.sleep(6)
-    run.face.abort("too late")
+    face_of(run).abort("too late")
     assert run.abort_state is not None
     assert (run.abort_state.cause, run.abort_state.reason) == ("deadline", "")
 
@@ -165,17 +166,17 @@ async def test_a_waiter_stops_watching_the_deadline_once_the_run_has_begun(autoj
             run.end(Outcome("completed", RunResult("r", None, text="late but fine")))
 
         nursery.start_soon(begin_then_end)
-        assert (await run.face.wait()).text == "late but fine"
+        assert (await face_of(run).wait()).text == "late but fine"
 
 
 def test_a_run_says_what_it_is() -> None:
-    assert repr(make_run("run-7").face) == "<Run run-7 queued conversation=None>"
+    assert repr(face_of(make_run("run-7"))) == "<Run run-7 queued conversation=None>"
 
 
 async def test_a_run_has_one_face_for_as_long_as_anybody_looks_and_it_shows_only_what_is_promised() -> None:
     envelope = make_run()
-    face = envelope.face
-    assert envelope.face is face
+    face = face_of(envelope)
+    assert face_of(envelope) is face
     public = [name for name in dir(face) if not name.startswith("_")]
     assert public == [
         "abort",

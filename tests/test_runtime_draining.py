@@ -9,8 +9,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from goliath_actors import Agent, Extension, RunAborted, open_runtime, serve_runtime, tool
-from goliath_actors._envelope import Run
+from goliath_actors import Agent, Extension, Run, RunAborted, open_runtime, serve_runtime, tool
 from goliath_actors._work import Work
 from goliath_actors.errors import (
     ConfigError,

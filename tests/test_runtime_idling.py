@@ -11,8 +11,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from goliath_actors import RunAborted, open_runtime
-from goliath_actors._envelope import Run
+from goliath_actors import Run, RunAborted, open_runtime
 from goliath_actors._work import Work
 from goliath_actors.testing import Journal
 

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from goliath_actors import Extension, RunAborted, open_runtime
-from goliath_actors._envelope import Run
+from goliath_actors import Extension, Run, RunAborted, open_runtime
 from goliath_actors._work import Work
 from goliath_actors.errors import GoliathExtensionError, MailboxFull
 from goliath_actors.testing import Journal, check_events

@@ -16,8 +16,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
-from goliath_actors import Extension, open_runtime
-from goliath_actors._envelope import Run
+from goliath_actors import Extension, Run, open_runtime
 from goliath_actors._work import Work
 from goliath_actors.errors import (
     GoliathExtensionError,

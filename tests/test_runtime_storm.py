@@ -12,8 +12,8 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
-from goliath_actors import Extension, RunAborted, open_runtime
-from goliath_actors._envelope import Run
+from goliath_actors import Extension, Run, RunAborted, open_runtime
+from goliath_actors._face import face_of
 from goliath_actors._work import Work
 from goliath_actors.errors import (
     ConversationBusy,
@@ -245,7 +245,7 @@ class Storm:
             actors = [
                 actor for actor in self.runtime._engine.directory if actor.conversation_id == event.conversation_id
             ]
-            self.runs += [run.face for actor in actors for run in actor.runs() if run.id == event.run_id]
+            self.runs += [face_of(run) for actor in actors for run in actor.runs() if run.id == event.run_id]
 
 
 @pytest.mark.parametrize("end", ["left", "drained", "failed", "cancelled"])

@@ -12,8 +12,9 @@ import attrs
 
 from goliath_actors import Agent, Conversation, Run, RunResult, Runtime
 from goliath_actors._acceptance import AskOptions
-from goliath_actors._envelope import Envelope, envelope_of
+from goliath_actors._envelope import Envelope
 from goliath_actors._facade import accept_resume
+from goliath_actors._face import envelope_of
 from goliath_actors._runtime import doors_of
 from goliath_actors.abc import Store
 from goliath_actors.errors import ConfigError, RuntimeClosed
