@@ -118,6 +118,20 @@ async def test_patience_ends_with_an_error_that_says_when_to_come_back(autojump_
         await first.wait()
 
 
+async def test_a_run_costs_two_writes_more_than_without_a_lease() -> None:
+    asked: list[list[str]] = []
+    for leased in (False, True):
+        store = FailingStore(InMemoryStore(), {})
+        one = agent("first", "second")
+        async with open_runtime(one, store=LeasedStore(store) if leased else store) as runtime:
+            await runtime.run("one", conversation_id="c")
+            store.calls.clear()
+            await runtime.run("two", conversation_id="c")
+        asked.append(store.calls)
+    without, with_one = asked
+    assert with_one == ["acquire", *without, "release"]
+
+
 async def test_a_long_run_keeps_its_lease(autojump_clock: MockClock) -> None:
     store, gate = InMemoryStore(), Gate()
     async with process(store, agent(gate.then("done")), ttl=3.0) as (here, leased):
