@@ -6,10 +6,14 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+import trio
 
 from goliath_actors import Agent, Conductor, ToolLoop, open_runtime, tool
+from goliath_actors.abc import ModelEvent, ModelRequest
 from goliath_actors.models import AnthropicMessages, Fallbacks, Limited, OpenAIChat
+from goliath_actors.models._incoming import Incoming
 from goliath_actors.models._pool import PoolStatistics
+from goliath_actors.values import Message
 
 from ._provider_server import Script, chunked, events, provider, text_reply
 
@@ -87,3 +91,31 @@ async def test_a_run_over_the_messages_interface_keeps_its_connection() -> None:
             async with open_runtime(Agent(name="a", model=model, loop=ToolLoop())) as runtime:
                 assert [(await runtime.run("hello")).text for _ in range(2)] == ["one", "two"]
                 assert model._endpoint.pool.statistics().opened == 1
+
+
+class Steps(trio.abc.Instrument):
+    """Counts how often a task is continued."""
+
+    def __init__(self, task: trio.lowlevel.Task) -> None:
+        self._task = task
+        self.count = 0
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += task is self._task
+
+
+async def test_a_call_over_a_kept_connection_passes_through_the_scheduler_once() -> None:
+    async with provider(Script([said("Hello.")])) as server:
+        async with aclosing(OpenAIChat("m", base_url=server.url)) as model:
+            counts: list[int] = []
+            for _ in range(4):
+                steps = Steps(trio.lowlevel.current_task())
+                trio.lowlevel.add_instrument(steps)
+                async with model.stream(ModelRequest("answer", (Message("user", "hi"),))) as stream:
+                    events: list[ModelEvent] = [event async for event in stream]
+                    assert isinstance(stream, Incoming)
+                    await stream.aclose()  # as the loops do
+                trio.lowlevel.remove_instrument(steps)
+                assert len(events) == 2
+                counts.append(steps.count)
+    assert counts[1:] == [1, 1, 1]  # the wait for the reply; neither sending nor reading it makes one

@@ -24,6 +24,7 @@ __all__ = ["NO_LIMITS", "Connection", "Head", "Limits", "close_all", "connect"]
 _Stream: TypeAlias = Socket | trio.SSLStream[Socket]
 
 _READ = 64 * 1024
+_TOLD = frozenset({b"connection", b"content-length", b"expect", b"host", b"upgrade"})
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 
 
@@ -40,7 +41,10 @@ NO_LIMITS = Limits()
 
 @attrs.frozen(eq=False)
 class Head:
-    """The head of a request, but for the length of its body; made once for requests that are alike."""
+    """The head of a request, but for the length of its body; made once for requests that are alike.
+
+    `request` is what h11 is told of it at each call: only the headers that have to do with how a response is read.
+    """
 
     before_length: bytes
     request: h11.Request
@@ -58,7 +62,9 @@ class Head:
         except h11.LocalProtocolError as error:
             raise httpx.LocalProtocolError(str(error)) from error
         lines = [b"%s %s HTTP/1.1" % (event.method, event.target), *(b"%s: %s" % header for header in kept)]
-        return cls(b"\r\n".join([*lines, b"content-length: "]), event)
+        told = [(name, value) for name, value in event.headers if name in _TOLD]
+        request = h11.Request(method=method, target=b"/", headers=told)
+        return cls(b"\r\n".join([*lines, b"content-length: "]), request)
 
 
 @final

@@ -2,7 +2,7 @@
 
 Uses nothing of ours; used by _connection. Nothing here waits. h11 reads it all but for ordinary chunks: it makes an
 event of each and sends it through a state machine, and servers put every word of a reply into a chunk of its own. Here
-those are taken in one go, in front of h11; what is no ordinary chunk (the last one, one with extensions, nonsense) is
+those are taken in one go, in front of h11; what is no ordinary chunk (one with extensions or trailers, nonsense) is
 h11's again. `tests/test_models_response.py` holds this against h11 alone, for any response and however it was cut.
 """
 
@@ -22,6 +22,7 @@ MAX_HEAD = 100 * 1024
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 # Section 7.1: an ordinary chunk, which is neither empty nor extended. Larger ones than this are h11's to refuse.
 _CHUNK = re.compile(rb"0{0,8}([1-9A-Fa-f][0-9A-Fa-f]{0,7})\r\n")
+_LAST_CHUNK = b"0\r\n\r\n"
 _CUT_LINE = re.compile(rb"[0-9A-Fa-f]{0,16}\r?")
 _NO_BODY = frozenset({204, 304})  # section 6.3
 
@@ -41,7 +42,7 @@ class ResponseHead(NamedTuple):
 class Responses:
     """The responses to the requests of one connection. Call `begin` before each request."""
 
-    __slots__ = ("_chunks", "_closed", "_data", "_failure", "_left", "_method", "_wire", "over")
+    __slots__ = ("_chunks", "_closed", "_data", "_failure", "_keeps", "_left", "_method", "_wire", "over")
 
     def __init__(self) -> None:
         # Invariant: bytes that came and that neither h11 nor a caller has: at most MAX_HEAD and what one read brings.
@@ -54,6 +55,8 @@ class Responses:
         # end of line).
         self._chunks = False
         self._left = 0
+        # True if nobody said anything of the connection's end: then an ordinary last chunk tells all that h11 would.
+        self._keeps = False
         self.over = False
         """True once the body was returned to its end."""
 
@@ -63,6 +66,7 @@ class Responses:
         self._wire.send(request)
         self._wire.send(h11.EndOfMessage())
         self._method, self._chunks, self._left, self.over = request.method, False, 0, False
+        self._keeps = not any(name == b"connection" for name, _ in request.headers)
 
     def receive(self, data: bytes) -> None:
         """Take what came; nothing means that no more will come."""
@@ -78,8 +82,7 @@ class Responses:
         return (
             self.over
             and not (self._data or self._closed)
-            and wire.our_state is wire.their_state is h11.DONE
-            and not wire.trailing_data[0]
+            and (self._chunks or (wire.our_state is wire.their_state is h11.DONE and not wire.trailing_data[0]))
         )
 
     def head(self) -> ResponseHead | None:
@@ -106,6 +109,8 @@ class Responses:
         fields = list(event.headers)
         empty = event.status_code in _NO_BODY or self._method == b"HEAD"
         self._chunks = not empty and any(name == b"transfer-encoding" for name, _ in fields)
+        said = any(name == b"connection" for name, _ in fields)
+        self._keeps = self._keeps and event.http_version == b"1.1" and not said
         return ResponseHead(event.status_code, fields)
 
     def body(self) -> bytes:
@@ -152,6 +157,10 @@ class Responses:
                     if left:
                         break
                 match = _CHUNK.match(data, at)
+                if match is None and self._keeps and data.startswith(_LAST_CHUNK, at):
+                    at += len(_LAST_CHUNK)
+                    self.over = True
+                    return False
                 if match is None:
                     # A line that may go on is waited for; whatever else it is, h11 knows.
                     self._chunks = not self._closed and _CUT_LINE.fullmatch(data, at) is not None
