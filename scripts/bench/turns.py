@@ -1,13 +1,16 @@
-"""Whole turns over HTTP: two model calls and one tool each, against bare h11 on trio against other clients
-and against other frameworks.
+"""Whole turns over HTTP: two model calls and one tool each, against bare h11 on trio, other clients, other frameworks.
 
     python scripts/bench/turns.py [--rounds 3] [--turns 400] [--peers 4] [--largest 256]
     python scripts/bench/turns.py --fleet 2000 [--pause-ms 200] [--peers 2]
 
 The model is a server in a process of its own. Contestants are processes, too, and take turns; what counts is the CPU
 that each used for its turns, those that warm up left out, or, of a fleet, the wall time. Only this machine is used, and
-it ends by itself. `--peers` is how many of the other frameworks are run, the
-fastest first; with 0 only ours and bare h11 are, of a fleet never other clients.
+it ends by itself. `--peers` is how many of the other frameworks are run, the fastest first; with 0 only ours and bare
+h11 are, of a fleet never other clients.
+
+Bare h11 (`peers/raw_h11.py`) is what one writes for this server alone. It keeps a connection for each conversation and
+its messages in a list, and streams. It looks at no status, has no time-outs, retries or limits, hands out no text
+before its reply is whole, and leaves no record but the list.
 """
 
 from __future__ import annotations
