@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import datetime
 import decimal
 import enum
+import gc
 import json
 import math
 import pathlib
@@ -528,3 +530,21 @@ def test_json_problem_is_safe_on_cycles_and_on_what_multiplies() -> None:
     branching: list[Any] = []
     branching.extend([branching] * 10)
     assert json_problem(branching) == "more than 1000000 values"
+
+
+@pytest.mark.parametrize("text", ["```json\n{}\n```", "{'a': 1,}", "prose", '{"a": 1} {"a": 1}'])
+def test_reading_what_is_not_strict_leaves_nothing_to_the_garbage_collector(text: str) -> None:
+    def read() -> None:
+        with contextlib.suppress(ValueError):
+            parse_reply(text)
+        with contextlib.suppress(ValueError):
+            parse_arguments(text, no_parameters=False, confirms=False)
+
+    read()
+    gc.collect()
+    gc.disable()
+    try:
+        read()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

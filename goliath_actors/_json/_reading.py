@@ -49,7 +49,8 @@ def parse_reply(text: str) -> Any:
     try:
         return strict(text)[0]
     except ValueError as error:
-        first = error
+        # Its words only: an error that is kept in its own frame is kept until the garbage collector comes by.
+        first = str(error)
     thinking = _THINKING.match(text)
     rest = text[thinking.end() :] if thinking else text
     inner = _unfence(rest)
@@ -98,7 +99,7 @@ def _read_arguments(text: str, confirms: bool) -> tuple[Any, tuple[str, ...]]:
     except ValueError as error:
         if confirms:
             raise
-        first = error
+        first = str(error)  # as in `parse_reply`
     glued = _glued(text)
     if glued is not None:
         return glued
@@ -109,10 +110,10 @@ def _read_arguments(text: str, confirms: bool) -> tuple[Any, tuple[str, ...]]:
         try:
             return _unpack(*strict(inner), repairs)
         except ValueError as error:
-            first = error
+            first = str(error)
     mended, mends = _mend(text if inner is None else inner)
     if not mends:
-        raise first
+        raise ValueError(first)
     return _unpack(*strict(mended), repairs + mends)
 
 
@@ -189,6 +190,6 @@ def _kind(value: Any) -> str:
     return "a list" if isinstance(value, list) else "a string" if isinstance(value, str) else "a number"
 
 
-def _complaint(error: ValueError, text: str) -> str:
+def _complaint(error: ValueError | str, text: str) -> str:
     excerpt = text if len(text) <= _EXCERPT else text[: _EXCERPT - 1] + "…"
     return f"{error}: {excerpt}"
