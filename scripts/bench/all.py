@@ -79,9 +79,9 @@ BENCHES = (
         "Whole turns over HTTP",
         ("--rounds", "2"),
         ("--rounds", "1", "--turns", "60", "--largest", "32"),
-        "Two model calls and one tool a turn, replies streamed, the history kept. Bare h11 is a hundred lines by hand: it "
-        "keeps a connection for each conversation and the messages in a list. It looks at no status, has no time-outs, "
-        "retries or limits, hands out no text before its reply is whole, and leaves no record but the list.",
+        "Two model calls and one tool a turn, replies streamed, the history kept. Bare h11 is a hundred lines by hand: "
+        "it keeps a connection for each conversation and the messages in a list. It looks at no status, has no "
+        "time-outs, retries or limits, hands out no text before its reply is whole, and leaves no record but the list.",
     ),
     Bench(
         "fleet",

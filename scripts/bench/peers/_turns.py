@@ -6,6 +6,7 @@ A contestant is a file with `--port`, `--conversations`, `--turns`; it prints on
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import resource
 import time
@@ -24,7 +25,10 @@ class Clock:
         parser.add_argument("--conversations", type=int, default=1)
         parser.add_argument("--turns", type=int, default=3)
         parser.add_argument("--warm-up", type=int, default=1)
+        parser.add_argument("--collector", action="store_true", help="set the garbage collector for many at once")
         options = parser.parse_args()
+        if options.collector:
+            gc.set_threshold(50_000, 20, 100)
         self.url = f"http://127.0.0.1:{options.port}/v1"
         self.port: int = options.port
         self.conversations: int = options.conversations
