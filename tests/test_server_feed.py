@@ -264,7 +264,8 @@ async def test_chunks_of_the_dialect_are_merged_in_the_same_way() -> None:
     for word in ("one ", "two ", "three", ""):
         model.say.send_nowait(word)
     body = {"model": "agent", "stream": True, "messages": [{"role": "user", "content": "Hi."}]}
-    async with open_web(Agent(model=model, loop=ToolLoop())) as web:
+    # Long enough for the model to have said all, however busy the machine is.
+    async with open_web(Agent(model=model, loop=ToolLoop()), config=ServerConfig(delta_interval=0.5)) as web:
         response = await web.client.post("/v1/chat/completions", json=body)
         texts = [
             choice["delta"]["content"]
