@@ -417,6 +417,15 @@ def test_a_message_is_written_once_while_it_is_kept(monkeypatch: pytest.MonkeyPa
     assert made == ["0", "1", "2", "3", "4", "0"]
 
 
+def test_a_message_that_is_gone_is_not_taken_for_a_new_one_in_its_place() -> None:
+    writer, places = Writer(2000), set[int]()
+    for number in range(500):
+        message = Message("user", str(number))
+        places.add(id(message))
+        assert writer.messages([message]).data == b'[{"role":"user","content":"%d"}]' % number
+    assert len(places) < 500  # or this has shown nothing
+
+
 def test_calls_that_are_none_are_no_reply() -> None:
     reply = Reply(Scrubber())
     assert reply.feed(Frame('{"choices": [{"delta": {"tool_calls": ["none"]}, "finish_reason": "tool_calls"}]}')) == []

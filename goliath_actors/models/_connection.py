@@ -19,7 +19,7 @@ from ._http import httpx
 from ._response import Malformed, ResponseHead, Responses
 from ._socket import Socket
 
-__all__ = ["NO_LIMITS", "Connection", "Head", "Limits", "close_all", "connect"]
+__all__ = ["Connection", "Head", "Limits", "close_all", "connect"]
 
 _Stream: TypeAlias = Socket | trio.SSLStream[Socket]
 
@@ -34,9 +34,6 @@ class Limits(NamedTuple):
     connect: float | None = None
     read: float | None = None
     write: float | None = None
-
-
-NO_LIMITS = Limits()
 
 
 @attrs.frozen(eq=False)

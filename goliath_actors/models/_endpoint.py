@@ -5,6 +5,7 @@ Uses _pool, _answer; used by _exchange and http_fallback.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Mapping
 from typing import final
@@ -13,7 +14,7 @@ import attrs
 import trio
 
 from ._answer import Answer, client_answer
-from ._connection import NO_LIMITS, Head, Limits
+from ._connection import Head, Limits
 from ._http import USER_AGENT, httpx
 from ._idle import Origin
 from ._pool import Pool, origin_of
@@ -22,6 +23,11 @@ __all__ = ["Endpoint"]
 
 _MAX_HEADS = 16  # heads of requests that an endpoint keeps; one is used unless headers differ from call to call
 _OWN_HEADERS = {"user-agent": USER_AGENT, "content-type": "application/json"}
+
+
+@functools.lru_cache(maxsize=16)
+def _limits(connect_timeout: float | None) -> Limits:
+    return Limits(connect=connect_timeout)
 
 
 @final
@@ -71,8 +77,7 @@ class Endpoint:
             )
             return client_answer(await self._http.send(request, stream=True, follow_redirects=False))
         origin, head = self._head(url, headers)
-        limits = NO_LIMITS if connect_timeout is None else Limits(connect=connect_timeout)
-        answer = await self.pool.send(origin, head, content, limits)
+        answer = await self.pool.send(origin, head, content, _limits(connect_timeout))
         if answer.headers.get("content-encoding", "identity") != "identity":
             return client_answer(answer.as_response())
         return answer
