@@ -165,6 +165,25 @@ async def test_a_second_request_that_waits_is_answered_behind_the_first() -> Non
     assert read.index(b"event: run-finished") < read.index(b'{"status":"ok"}') < read.index(b'{"agents":')
 
 
+async def test_a_second_request_that_waits_when_the_server_ends_is_dropped_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "goliath_actors.server")
+    gate = Gate()
+    async with open_web(agent(gate.then("Done."))) as web:
+        raw = await web.connect()
+        await raw.send("POST", "/v1/conversations/c/runs", {"ask": "Hi."}, accept="text/event-stream")
+        await raw.send("GET", "/healthz")
+        await gate.wait_reached()
+        web.server.shut_down()
+        await trio.testing.wait_all_tasks_blocked()
+        gate.open()
+        read = await raw.read_to_end()
+    assert b"event: run-finished" in read
+    assert read.endswith(b"0\r\n\r\n")
+    assert [record.message for record in caplog.records if "a connection ended" in record.message] == []
+
+
 @attrs.define(eq=False)
 class Full(trio.abc.Listener[trio.SocketStream]):
     """A socket on a machine that has no files left, for so many tries."""

@@ -206,7 +206,7 @@ class _Pause(EventWrapper):
     async def _ends(self) -> bool:
         try:
             return not await self._socket.recv(1, socket.MSG_PEEK)
-        except OSError:
+        except (OSError, trio.ClosedResourceError):  # also by the server itself, behind the last answer
             return True
 
 
