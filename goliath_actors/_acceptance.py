@@ -19,7 +19,7 @@ from ._engine import Engine
 from ._envelope import Envelope, Job, RunOptions, Ties, Wait
 from ._face import Run, face_of
 from ._history import Histories
-from ._journal import RunJournal
+from ._journal import RunJournal, clock
 from ._numbers import check_seconds
 from ._panel import Panel
 from ._refusals import Refusals
@@ -68,6 +68,7 @@ class Acceptance:
         self.finish_timeout = finish_timeout
         self._plain = RunOptions(finish_timeout=finish_timeout)
         self._entries = engine.directory.entries
+        self._now = clock()
         # Run ids are unique across processes, forked ones too, without asking the system for randomness each time.
         self._ids = map(f"run-{os.urandom(6).hex()}-{{:x}}".format, itertools.count(1))
         # Hooks and tools submit to their own agent where they name none.
@@ -264,7 +265,7 @@ class Acceptance:
         callbacks: tuple[Callable[[Any], object], ...] = ()
         if agent.on_event is not None or on_event is not None:
             callbacks = tuple([callback for callback in (agent.on_event, on_event) if callback is not None])
-        now = trio.current_time()
+        now = self._now()
         deadline = math.inf if timeout is None else now + timeout
         return Envelope(
             run_id,
@@ -272,7 +273,7 @@ class Acceptance:
             ask,
             context,
             options,
-            RunJournal(run_id, conversation_id, callbacks),
+            RunJournal(run_id, conversation_id, callbacks, now=self._now),
             self._ties[agent.name],
             copy_context(),
             now,

@@ -129,7 +129,8 @@ class Engine:
     def panel(self, entry: Entry, run: Envelope) -> Panel:
         """Return the extensions of a run."""
         agent, roster = entry.agent, entry.parts.roster
-        return Panel(roster, run.journal, run.ask, agent.name, run.context, run.ties.submit, run.is_ending)
+        heard = roster.heard.__getitem__
+        return Panel(roster, run.journal, run.ask, agent.name, run.context, run.ties.submit, run.is_ending, heard)
 
     def _over(self, actor: Actor, envelope: Envelope | Job) -> None:
         """The head is over: the next envelope has its turn, or the conversation is idle."""

@@ -19,7 +19,7 @@ from ._callables import discard, hears_texts
 from .events import Answer, Event, Retraction, RunFinished, RunQueued, TextDelta
 from .values import Diagnostic, Route, Step, Usage
 
-__all__ = ["Cancellable", "EventStream", "RunJournal"]
+__all__ = ["Cancellable", "EventStream", "RunJournal", "clock"]
 
 E = TypeVar("E", bound=Event)
 
@@ -48,7 +48,8 @@ class _Deltas:
     parts: list[str]
 
 
-def _clock() -> Callable[[], float]:
+def clock() -> Callable[[], float]:
+    """Return what tells the time of the trio run that this is called in, to be kept for as long as that goes on."""
     return trio.lowlevel.current_clock().current_time if trio.lowlevel.in_trio_run() else trio.current_time
 
 
@@ -80,7 +81,7 @@ class RunJournal:
     # made while unwinding) is theirs.
     place: str | None = None
     # Trio's clock, found once: a turn asks for the time some twenty times.
-    now: Callable[[], float] = attrs.Factory(_clock)
+    now: Callable[[], float] = attrs.Factory(clock)
     _log: list[Event | _Deltas] = attrs.Factory(list)
     _changed: trio.lowlevel.ParkingLot | None = None
     _blame: list[tuple[BaseException, str]] = attrs.Factory(list)

@@ -88,9 +88,7 @@ class Panel:
     submit: Callable[..., Any]
     abort_requested: Callable[[], bool]
     # Says whether any extension implements a row: if not, the question need not be made.
-    hears: Callable[[str], bool] = attrs.field(
-        init=False, default=attrs.Factory(lambda self: self.roster.heard.__getitem__, takes_self=True)
-    )
+    hears: Callable[[str], bool] = attrs.Factory(lambda self: self.roster.heard.__getitem__, takes_self=True)
     # Invariant (11): an extension's state lives here, one mapping per extension and run.
     _contexts: dict[int, _Context] = attrs.Factory(dict)
 
