@@ -198,7 +198,7 @@ def make_work(
     corner: Corner,
 ) -> Work:
     """Gather the pieces of a run: the agent's, with what the ask says for itself in front."""
-    options, parts = run.options, parts_of(agent)
+    options, parts, tools = run.options, parts_of(agent), agent.tool_table
     window = getattr(agent.loop, "window", None)
     return Work(
         run=run,
@@ -209,7 +209,8 @@ def make_work(
         facts=_NO_FACTS if callable(agent.facts) else agent.facts,
         examples=agent.examples,
         model=agent.model,
-        tools=agent.tool_table,
+        tools=tools,
+        all_tools=tools,
         counter=parts.counter,
         window=_narrowed(window, agent.model) if isinstance(window, int) else 0,
         store=store,

@@ -68,6 +68,8 @@ class Work:
     examples: Sequence[str]
     model: Model
     tools: Mapping[str, Tool]
+    # All the agent's tools, also those that `before_run` took away.
+    all_tools: Mapping[str, Tool]
     counter: TokenCounter
     window: int
     store: Store
@@ -92,15 +94,14 @@ class Work:
     kept: bool = False
     # Set when `before_run` is asked first.
     unpatched: Unpatched | None = None
-    # All the agent's tools, also those that `before_run` took away; and their names, made on first need.
-    _all: Mapping[str, Tool] = attrs.field(default=attrs.Factory(lambda self: self.tools, takes_self=True), init=False)
+    # Made on first need.
     _known: frozenset[str] | None = attrs.field(default=None, init=False)
 
     @property
     def known(self) -> frozenset[str]:
         """Names of all the agent's tools, also those that `before_run` took away: a filter may name them (H9)."""
         if self._known is None:
-            self._known = frozenset(self._all)
+            self._known = frozenset(self.all_tools)
         return self._known
 
     @property
