@@ -21,6 +21,7 @@ async def main() -> None:
         base_url=clock.url,
         api_key="none",
         max_retries=0,
+        timeout=600,
         model_info={
             "vision": False,
             "function_calling": True,

@@ -19,7 +19,7 @@ async def weather(city: str) -> str:
 
 async def main() -> None:
     clock = Clock()
-    model = ChatOpenAI(model="fake", base_url=clock.url, api_key="none", max_retries=0)
+    model = ChatOpenAI(model="fake", base_url=clock.url, api_key="none", max_retries=0, timeout=600)
     agent = create_agent(model, tools=[weather], system_prompt=INSTRUCTIONS, checkpointer=InMemorySaver())
     warm = asyncio.Event()
 

@@ -19,7 +19,7 @@ async def weather(city: str) -> str:
 async def main() -> None:
     clock = Clock()
     set_tracing_disabled(True)
-    client = AsyncOpenAI(base_url=clock.url, api_key="none", max_retries=0)
+    client = AsyncOpenAI(base_url=clock.url, api_key="none", max_retries=0, timeout=600)
     model = OpenAIChatCompletionsModel(model="fake", openai_client=client)
     agent = Agent(name="bench", instructions=INSTRUCTIONS, tools=[weather], model=model)
     warm = asyncio.Event()
