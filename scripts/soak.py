@@ -26,6 +26,7 @@ import ctypes
 import gc
 import json
 import math
+import os
 import random
 import sqlite3
 import statistics
@@ -239,15 +240,16 @@ def _heap() -> int:
     return int(info.uordblks) + int(info.hblkhd)
 
 
-def one_heap() -> None:
-    """Have the C library use one heap for all threads: its figures are of the first one alone, and a database's memory
-    would lie in those of its threads. To be called before there are any."""
-    mallopt = _of_c("mallopt")
-    if mallopt is not None:
-        mallopt(_ARENA_MAX, 1)
+TUNED = "glibc.malloc.arena_max=1:glibc.malloc.tcache_count=0"
+"""For the GNU C library, which reads it as a process begins: one heap for all threads, since its figures are of the
+first one alone, and no caches of each thread, since what lies in them counts as given out."""
 
 
-_ARENA_MAX = -8  # M_ARENA_MAX of the GNU C library's malloc.h
+def tune() -> None:
+    """Begin anew with the C library tuned so that its figures are exact, if it is not."""
+    if os.environ.get("GLIBC_TUNABLES") != TUNED:
+        os.environ["GLIBC_TUNABLES"] = TUNED
+        os.execv(sys.executable, sys.orig_argv)
 
 
 def _trim() -> None:
@@ -453,7 +455,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what came of it to this file")
     options = parser.parse_args()
-    one_heap()
+    tune()
     small_caches()
 
     def say(line: str) -> None:
