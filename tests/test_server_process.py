@@ -182,6 +182,31 @@ def test_a_second_server_of_one_file_is_refused_and_one_that_crashed_is_in_nobod
         assert server.end() == 0
 
 
+@pytest.mark.parametrize(
+    ("own", "thresholds"), [("", "50000 20 100"), ("gc.set_threshold(7_000, 5, 5)", "7000 5 5")], ids=["unset", "set"]
+)
+def test_the_collector_is_set_for_many_runs_unless_the_agents_module_has_set_it(
+    tmp_path: Path, own: str, thresholds: str
+) -> None:
+    module = f"""
+        import gc
+        from goliath_actors import Agent, ToolLoop
+        from goliath_actors.testing import ScriptedModel
+
+        {own}
+
+        async def reply(request):
+            return " ".join(map(str, gc.get_threshold()))
+
+        agent = Agent(name="collector", model=ScriptedModel([reply]), loop=ToolLoop())
+    """
+    (tmp_path / "collector.py").write_text(textwrap.dedent(module), encoding="utf-8")
+    with serving(tmp_path, "collector:agent") as server:
+        answer = server.call("POST", "/v1/conversations/c/runs", {"ask": "How?"})
+        assert answer.body["result"]["text"] == thresholds
+        assert server.end() == 0
+
+
 # --- nothing acknowledged is lost -----------------------------------------------------------------------------------
 
 

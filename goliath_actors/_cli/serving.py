@@ -6,6 +6,7 @@ The server is imported when it is needed, since it needs an extra.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Mapping
@@ -36,6 +37,9 @@ __all__ = ["make_token_line", "serve_agents"]
 TOKENS = "GOLIATH_ACTORS_TOKENS"
 IN_MEMORY = "memory"
 DATABASES = ("postgresql://", "postgres://")
+# With Python's own numbers the collector walks every live object of thousands of runs again and again: at 3,000 in
+# flight it took more than half of the processor (`scripts/bench/scale.py`).
+COLLECT_SELDOM = (50_000, 20, 100)
 _PACE = 0.03  # seconds between the demo model's words: a person watches
 
 
@@ -50,8 +54,21 @@ async def serve_agents(
 
     Cancellation: every run is aborted and its observers are told.
     """
+    before = gc.get_threshold()
+    try:
+        return await _serve_agents(arguments, screen, environ, folder, places)
+    finally:
+        gc.set_threshold(*before)
+
+
+async def _serve_agents(
+    arguments: argparse.Namespace, screen: Screen, environ: Mapping[str, str], folder: str, places: tuple[Place, ...]
+) -> int:
     server = _server_room()
+    thresholds = gc.get_threshold()
     agents = [load_agent(spec, folder) for spec in arguments.agents]
+    if gc.get_threshold() == thresholds:  # else a module of theirs has set its own
+        gc.set_threshold(*COLLECT_SELDOM)
     config = _config(arguments, environ)
     store = _store(arguments.store)
     wish = Wish(arguments.model, arguments.model_url, agents[0].model if agents else None, DEMO_HINT, _PACE)
