@@ -190,7 +190,9 @@ def others(ours: float, turns: int) -> list[Figure]:
     for name, value in sorted(taken.items(), key=lambda item: item[1]):
         ratio, quickest = ours / value, value == min(taken.values())
         goal, ok = ("<= 0.33", ratio <= 1 / 3) if quickest else ("", None)
-        figures.append(Figure("tool loop, CPU", f"{ours:.1f} µs", f"{name} {value:.1f} µs", f"{ratio:.2f}", goal, ok))
+        figures.append(
+            Figure("a turn of the tool loop, CPU", f"{ours:.1f} µs", f"{name} {value:.1f} µs", f"{ratio:.2f}", goal, ok)
+        )
     return figures
 
 
