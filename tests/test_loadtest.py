@@ -467,7 +467,11 @@ async def test_a_load_test_without_a_single_answer_has_failed_and_says_why(autoj
     words = "the simulated provider failed, as the scenario says"
     assert report.examples == {"error: ModelUnavailable": words}
     assert f"        3  error: ModelUnavailable\n           such as: {words}\n" in report.as_text()
-    assert words in as_page(report)
+    page = as_page(report)
+    assert words in page
+    # What was never measured has no row and no plot.
+    assert "answer, from the intended start" not in page
+    assert page.count("<svg") == 2
 
 
 # --- what is told ---------------------------------------------------------------------------------------------------

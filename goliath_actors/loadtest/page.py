@@ -45,7 +45,9 @@ def as_page(report: LoadReport) -> str:
     """Return the report as HTML. Draws the plots with matplotlib, which takes a second or two."""
     counts = report.figures["counts"]
     verdict = f'<span class="verdict {"good" if report.ok else "bad"}">{escape(report.verdict)}</span>'
-    rows = "".join(_track_row(words, report.figures[name]) for name, words in _TRACKS.items())
+    rows = "".join(
+        _track_row(words, report.figures[name]) for name, words in _TRACKS.items() if report.figures[name]["count"]
+    )
     ends = "".join(_end_row(words, counts[name], counts["sent"]) for name, words in ENDS.items() if counts[name])
     checks = "".join(_check_item(check.name, check.ok, check.detail, ()) for check in report.checks)
     # What broke comes first, in full; the list below says what was looked at.
@@ -113,7 +115,10 @@ def _check_item(name: str, ok: bool, detail: str, evidence: Sequence[str]) -> st
 
 
 def _plots(report: LoadReport) -> list[str]:
-    """Return the figures as inline SVG. matplotlib is imported here: it takes longer than most load tests' set-up."""
+    """Return the figures as inline SVG, those left out for which nothing was measured.
+
+    matplotlib is imported here: it takes longer than most load tests' set-up.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -155,17 +160,20 @@ def _plots(report: LoadReport) -> list[str]:
 
     unit, factor = _unit(point["p99"] for point in report.timeline)
     first_unit, first_factor = _unit(point["first_p99"] for point in report.timeline)
-    return [
-        drawn("Latency over time", unit, over_time(("p50", "median"), ("p99", "p99"), factor=factor)),
-        drawn("Percentiles", unit, lambda axes: _percentile_curves(axes, report, factor)),
-        drawn(
+    answered, begun = (bool(report.figures[name]["count"]) for name in ("latency", "first"))
+    plots: list[tuple[bool, str, str, Callable[[Any], None]]] = [
+        (answered, "Latency over time", unit, over_time(("p50", "median"), ("p99", "p99"), factor=factor)),
+        (answered or begun, "Percentiles", unit, lambda axes: _percentile_curves(axes, report, factor)),
+        (
+            begun,
             "Time to first words",
             first_unit,
             over_time(("first_p50", "median"), ("first_p99", "p99"), factor=first_factor),
         ),
-        drawn("Answers and failures", "a second", over_time(("ended", "answers"), ("failed", "failures"))),
-        drawn("Queue depth", "runs", over_time(("waiting", "waiting"), ("running", "running"))),
+        (True, "Answers and failures", "a second", over_time(("ended", "answers"), ("failed", "failures"))),
+        (True, "Queue depth", "runs", over_time(("waiting", "waiting"), ("running", "running"))),
     ]
+    return [drawn(title, label, draw) for measured, title, label, draw in plots if measured]
 
 
 def _unit(times: Iterable[float | None]) -> tuple[str, float]:
@@ -180,7 +188,7 @@ def _percentile_curves(axes: Any, report: LoadReport, factor: float) -> None:
     steps = min(math.ceil(20 * math.log10(most)), 80)
     ranks = [1 - 10 ** (-step / 20) for step in range(steps + 1)]
     for name in ("latency", "first"):
-        if name in report.histograms:
+        if report.figures[name]["count"]:
             histogram = HdrHistogram.decode(report.histograms[name])
             values = [histogram.get_value_at_percentile(rank * 100) / 1e6 * factor for rank in ranks]
             axes.plot([1 / (1 - rank) for rank in ranks], values, label=_TRACKS[name], linewidth=1.6)

@@ -50,7 +50,7 @@ class Sleeper:
 def main() -> None:
     options = arguments(__doc__, runs=10_000, rounds=5)
     runs: int = options.runs
-    heard = [0]
+    heard: list[int] = []
 
     async def ours() -> None:
         extensions = [Counter("one"), Counter("two")]
@@ -62,7 +62,7 @@ def main() -> None:
             for run in running:
                 run.abort("enough")
         ended.append(trio.current_time())
-        heard[0] += sum(extension.heard for extension in extensions)
+        heard.append(sum(extension.heard for extension in extensions))
 
     async def raw() -> None:
         scopes: list[trio.CancelScope] = []
@@ -91,10 +91,10 @@ def main() -> None:
     spans = [end - start for start, end in zip(started, ended, strict=True)][2:]
     ratios = sorted(a / b for a, b in zip(spans[::2], spans[1::2], strict=True))
     ratio = ratios[len(ratios) // 2]
-    wanted = 2 * runs * (options.rounds + 1)
+    wanted, fewest = 2 * runs, min(heard)
     mine, theirs = sorted(spans[::2])[len(ratios) // 2], sorted(spans[1::2])[len(ratios) // 2]
     what = f"on_finish heard after {runs} aborts, two extensions"
-    heard_all = Figure(what, str(heard[0]), str(wanted), "", "0 lost", heard[0] == wanted)
+    heard_all = Figure(what, str(fewest), str(wanted), "", "0 lost", fewest == max(heard) == wanted)
     ms = (f"{mine * 1e3:.0f} ms", f"raw trio {theirs * 1e3:.0f} ms")
     wall = Figure("from the abort to the last end, wall", *ms, f"{ratio:.1f}", "<= 5", ratio <= 5)
     show("abort", [heard_all, wall], options.json)

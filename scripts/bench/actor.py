@@ -111,11 +111,12 @@ async def main(options: Any) -> None:
     figures = multiples(taken, "a task and an event", {"an ask by run": 3})
     figures.append(Figure("an idle conversation", f"{held:.0f} bytes", "", "", "<= 400 bytes", held <= 400))
     bare_import = import_seconds("import trio, attrs")
-    for statement in ("import goliath_actors", "from goliath_actors import Agent, open_runtime"):
+    for statement, most in (("import goliath_actors", 0.25), ("from goliath_actors import Agent, open_runtime", None)):
         ours = import_seconds(statement)
         against = f"trio, attrs {bare_import * 1e3:.0f} ms"
         ratio = f"{ours / bare_import:.2f}"
-        figures.append(Figure(f"{statement}, CPU", f"{ours * 1e3:.0f} ms", against, ratio, "", None))
+        goal, ok = ("", None) if most is None else (f"<= {most * 1e3:.0f} ms", ours <= most)
+        figures.append(Figure(f"{statement}, CPU", f"{ours * 1e3:.0f} ms", against, ratio, goal, ok))
     show("one ask", figures, options.json)
 
 

@@ -6,8 +6,8 @@ Without network. A loop written by hand does the same with the same model and th
 the reply, reads the arguments, calls the tool, sends the result, and keeps the messages by conversation. It has no
 gates, no events, no hooks, no records and no supervision; what those cost is the ratio. Replies of many pieces tell
 what one piece costs. The other frameworks take the same turn, each in an environment of its own and with a model that
-answers inside its own process; with `--peers 0` they are left out. Times are CPU times, as medians over interleaved
-rounds; only the ratios mean something on another machine.
+answers inside its own process; with `--peers 0` they are left out. They take replies whole, ours in pieces. Times are
+CPU times, as medians over interleaved rounds; only the ratios mean something on another machine.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ async def main(options: Any) -> None:
         Figure("a piece of text", f"{ours:.2f} µs", f"a loop by hand {hand:.2f} µs", f"{ours / hand:.2f}", "", None)
     )
     if options.peers:
-        figures += others(taken["a turn of the tool loop"], options.turns)
+        figures += await others(options.turns)
     show("one ask, two model calls, one tool", figures, options.json)
 
 
@@ -183,9 +183,17 @@ def turning(runtime: Runtime, name: str, words: tuple[str, ...]) -> Any:
     return turn
 
 
-def others(ours: float, turns: int) -> list[Figure]:
-    """Return a line for each framework; the goal is set by the quickest."""
-    taken = {name: statistics.median(_turns_of(name, turns) for _ in range(3)) for name in PEERS}
+async def others(turns: int) -> list[Figure]:
+    """Return a line for each framework, all of them in turns with ours; the goal is set by the quickest."""
+    mine: list[float] = []
+    found: dict[str, list[float]] = {name: [] for name in PEERS}
+    async with open_runtime(agent("plain")) as runtime:
+        contestant = {"ours": turning(runtime, "plain", WORDS)}
+        for _ in range(3):
+            mine.append((await microseconds(contestant, 1, turns))["ours"])
+            for name, values in found.items():
+                values.append(_turns_of(name, turns))
+    ours, taken = statistics.median(mine), {name: statistics.median(values) for name, values in found.items()}
     figures = []
     for name, value in sorted(taken.items(), key=lambda item: item[1]):
         ratio, quickest = ours / value, value == min(taken.values())
