@@ -53,7 +53,8 @@ class Standing:
         self, instructions: tuple[str, str], facts: Mapping[str, str], text: str, note: str
     ) -> tuple[Message, ...]:
         """Return the message that begins a request, none if there is nothing to say. As `system_text`."""
-        parts = (instructions, facts, text, note)
+        # Facts are told in their order, which a comparison of mappings passes over.
+        parts = (instructions, tuple(facts.items()), text, note)
         known, messages = self._head
         if known != parts:
             said = system_text(instructions, facts, text, note)

@@ -141,6 +141,18 @@ async def test_a_system_message_follows_what_is_said_in_it() -> None:
     ]
 
 
+async def test_a_system_message_tells_facts_in_their_order_whatever_another_run_was_told() -> None:
+    orders = [{"a": "1", "b": "2"}, {"b": "2", "a": "1"}]
+    model = ScriptedModel(["one", "two"])
+    async with open_runtime(native(model, facts=lambda: orders.pop(0))) as runtime:
+        await runtime.run("hello", conversation_id="a")
+        await runtime.run("hello", conversation_id="b")
+    assert [request.messages[0].text for request in model.requests] == [
+        "Be brief.\n\nKnown facts:\n- a: 1\n- b: 2",
+        "Be brief.\n\nKnown facts:\n- b: 2\n- a: 1",
+    ]
+
+
 @attrs.define(eq=False)
 class Counting:
     """Counts words, and remembers what it was asked."""

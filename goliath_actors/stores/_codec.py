@@ -283,7 +283,11 @@ def finite(at: float, what: str) -> float:
 
     Raises: `StoreError` if it is none.
     """
-    if not math.isfinite(at):
+    try:
+        known = math.isfinite(at)
+    except (TypeError, OverflowError) as error:  # no number, or one that no float holds
+        raise StoreError(f"the {what} cannot be stored: its time is no number of seconds ({error})") from error
+    if not known:
         raise StoreError(f"the {what} cannot be stored: its time is {at}; use seconds since the epoch")
     return at
 

@@ -7,16 +7,21 @@ at each.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Literal
 
 import msgspec
 
 from goliath_actors.abc import Entry
+from goliath_actors.errors import StoreError
 from goliath_actors.values import Message, ToolCall
 
-from ._codec import decode_entry, decode_mapping, encode_entry, encode_mapping, finite
+from ._codec import Unreadable, decode_entry, decode_mapping, encode_entry, encode_mapping
 
 __all__ = ["Packed", "has_mark", "pack", "reshow", "unpack"]
+
+_ROLES = frozenset(("user", "assistant", "tool", "summary"))
+_MESSAGE_ROLES = frozenset(("system", "user", "assistant", "tool"))
 
 
 class _Call(msgspec.Struct, frozen=True, gc=False):
@@ -44,26 +49,37 @@ class Packed(msgspec.Struct, frozen=True, gc=False):
 def pack(entry: Entry) -> Packed:
     """Return an entry as it is kept.
 
-    Raises: `StoreError` if something in it is not JSON data; `ConfigError` for an entry without an id.
+    Raises: `StoreError` if something in it is not JSON data, or of another type than an entry has; `ConfigError` for an
+    entry without an id.
     """
     message = entry.message
     calls = message.tool_calls
     if not (
         entry.id
+        and type(entry.at) is float
+        and isfinite(entry.at)
+        and type(entry.role) is type(message.role) is str
+        and entry.role in _ROLES
+        and message.role in _MESSAGE_ROLES
+        and type(entry.transcript_visible) is type(entry.context_visible) is bool
         and type(message.text) is str
         and (message.name is None or type(message.name) is str)
         and (message.tool_call_id is None or type(message.tool_call_id) is str)
         and (not calls or all(map(_is_plain, calls)))
     ):
-        # What is no plain text is what writing and reading makes of it, as in a file; or it is refused.
-        entry = decode_entry(entry.id, encode_entry(entry).body)
+        # What is not plain is what writing and reading makes of it, as in a file; or it is refused.
+        body = encode_entry(entry).body
+        try:
+            entry = decode_entry(entry.id, body)
+        except Unreadable as error:
+            raise StoreError(f"the entry {entry.id!r} cannot be stored: it could not be read ({error})") from error
         message, calls = entry.message, entry.message.tool_calls
     what = f"entry {entry.id!r}"
     return Packed(
-        float(finite(entry.at, what)),
+        entry.at,
         entry.role,
-        bool(entry.transcript_visible),
-        bool(entry.context_visible),
+        entry.transcript_visible,
+        entry.context_visible,
         message.role,
         message.text,
         tuple([_pack(call, what) for call in calls]) if calls else (),
