@@ -99,7 +99,8 @@ class Run:
         """Return an async iterator over the run's events from its start, ending after `RunFinished`.
 
         A reader that is slow gets text deltas merged and nothing else dropped; it cannot affect the run. Inside a run
-        reading is a wait: `ReentrantRun` where it would never end.
+        reading is a wait: `ReentrantRun` where it would never end. Without waiting, its `next_nowait()` gives the next
+        event that is there already, else None.
 
         Arguments: `after` takes up a reading that was broken off: the `seq` of the last event that was read, the
         `through` of a text delta. Nothing is given twice and nothing is left out.

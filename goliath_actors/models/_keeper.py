@@ -18,12 +18,25 @@ T = TypeVar("T")
 
 
 @final
+class _Half(Generic[K, T]):
+    """What was made of values, by their identity, and the values, so that no other can have it."""
+
+    # Invariant: `made` has nothing of a value that is not in `held`. Threads may share an adapter, so a value is held
+    # before it can be found.
+    __slots__ = ("held", "made")
+
+    def __init__(self) -> None:
+        self.held: list[K] = []
+        self.made: dict[int, T] = {}
+
+
+@final
 class Keeper(Generic[K, T]):
     """Makes something of each of the values that it is given, once as long as it is kept.
 
     What is kept is bounded: the newest `at_most` bytes, about half of which are dropped at a time. It is found by
     identity, since a loop hands on the values that it holds, and comparing long texts costs as much as making it
-    again; what is kept holds its value, so that no other can have its identity.
+    again.
 
     Arguments: `make`, a function of a value, which is frozen; `size`, of what it made: in bytes.
     """
@@ -33,27 +46,25 @@ class Keeper(Generic[K, T]):
         self._size_of = size
         self._at_most = at_most // 2
         # Invariant: `_new` has at most half of the bytes, `_old` what was `_new` before; what is used again moves up.
-        # Each holds its values beside what was made of them, which is found by their identity.
-        self._new: dict[int, T] = {}
-        self._old: dict[int, T] = {}
-        self._held: tuple[list[K], list[K]] = [], []
+        self._new: _Half[K, T] = _Half()
+        self._old: _Half[K, T] = _Half()
         self._size = 0
 
     def each(self, values: Sequence[K]) -> list[T]:
         """Return what `make` makes of each of the values. Raises: what it raises."""
         # In one go, since a long history costs little more than this: nothing but the identities of most is looked at.
-        found = [*map(self._new.get, map(id, values))]
+        found = [*map(self._new.made.get, map(id, values))]
         return [self._find(values[place]) if made is None else made for place, made in enumerate(found)]
 
     def kept(self) -> list[T]:
         """Return all that is kept."""
-        return [*self._new.values(), *self._old.values()]
+        return [*self._new.made.values(), *self._old.made.values()]
 
     def _find(self, value: K) -> T:
-        made = self._new.get(id(value))
+        made = self._new.made.get(id(value))
         if made is not None:
             return made  # the same value twice
-        made = self._old.get(id(value))
+        made = self._old.made.get(id(value))
         if made is None:
             made = self._make(value)
         # The value holds the same texts once more: counted as if they were as long.
@@ -61,8 +72,8 @@ class Keeper(Generic[K, T]):
         if size <= self._at_most:
             self._size += size
             if self._size > self._at_most:
-                self._old, self._new, self._size = self._new, {}, size
-                self._held = [], self._held[0]
-            self._new[id(value)] = made
-            self._held[0].append(value)
+                self._old, self._new, self._size = self._new, _Half(), size
+            half = self._new
+            half.held.append(value)
+            half.made[id(value)] = made
         return made
