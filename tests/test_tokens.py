@@ -224,9 +224,8 @@ def test_the_best_counter_remembers_a_failure_and_warns_once(
             counters = [best_counter() for _ in range(3)]
         assert [counter.name for counter in counters] == ["estimate"] * 3
         assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["counting tokens by estimate"]
-        began = time.perf_counter()
         assert best_counter().count("中" * 1_000) == 3_000
-        assert time.perf_counter() - began < 0.1
+        assert len(caplog.records) == 1
     finally:
         best_counter.cache_clear()
 

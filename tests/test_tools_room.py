@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
 from goliath_actors import Deny, Extension, RunAborted, Stop, Tool, ToolContext, ToolFailure, open_runtime, tool
+from goliath_actors._tools import _update
 from goliath_actors.errors import ConfigError, GoliathExtensionError, ToolInputError
 from goliath_actors.events import Confirm, HookDecision, ToolFinished
 from goliath_actors.hooks import Ask
 from goliath_actors.testing import Gate, Journal
 from goliath_actors.tools import Confirmed, Suspend
+from goliath_actors.values import Step
 
 from .planned import ANSWER, end, planned, run, told, use
 
@@ -595,3 +599,15 @@ async def test_a_tool_is_reached_while_another_conversation_confirms() -> None:
         assert (outcome.output, made) == ("found x", [])
         gate.open()
         assert (await envelope.wait()).text == "done"
+
+
+def test_what_is_not_known_yet_stays_in_a_step() -> None:
+    words: Any = {field.name: f"the {field.name}" for field in attrs.fields(Step)}
+    step = Step(**words)
+    steps = [step]
+    work: Any = SimpleNamespace(journal=SimpleNamespace(steps=steps))
+    call: Any = SimpleNamespace(index=0)
+    _update(work, call, "said", "executed", "made")
+    assert steps == [attrs.evolve(step, result="said", status="executed", output="made")]
+    _update(work, call, "said again")
+    assert steps == [attrs.evolve(step, result="said again", status="executed", output="made")]
