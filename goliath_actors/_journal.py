@@ -130,16 +130,19 @@ class RunJournal:
         if self.ended:
             return
         self.seq += 1
+        at = 0.0
         last = self._log[-1] if self._log else None
         if isinstance(last, _Deltas) and len(last.parts) < MERGE_AT_MOST:
             last.parts.append(text)
         else:
-            self._log.append(_Deltas(self.seq, time.time(), [text]))
+            at = time.time()
+            self._log.append(_Deltas(self.seq, at, [text]))
         if self._changed is not None:
             self._wake()
         hearing = [callback for callback in self.callbacks if hears_texts(callback)] if self.callbacks else None
         if hearing:
-            event = TextDelta(self.run_id, self.conversation_id, self.seq, time.time(), text, self.seq)
+            # The first piece of an entry has the entry's own time: a callback and a reader get the same event.
+            event = TextDelta(self.run_id, self.conversation_id, self.seq, at or time.time(), text, self.seq)
             error = self._tell(event, hearing)
             if error is not None:
                 self.blame(error, "event")

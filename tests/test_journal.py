@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -200,3 +201,13 @@ def test_a_callback_that_has_no_use_for_texts_is_told_everything_else() -> None:
     run.emit(Escalate, reason="x")
     assert heard == ["run-queued", "escalate"]
     assert everything == ["run-queued", "text-delta", "escalate"]
+
+
+async def test_a_callback_and_a_reader_are_told_the_same_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = itertools.count(100.0)
+    monkeypatch.setattr("time.time", lambda: next(now))
+    heard: list[Event] = []
+    run = journal(heard.append)
+    run.delta("a")
+    run.emit(RunFinished, status="completed")
+    assert await read_all(run.stream()) == heard
