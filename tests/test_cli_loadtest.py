@@ -51,6 +51,12 @@ def test_a_scenario_is_driven_and_told_as_table_data_and_page(tmp_path: Path) ->
     assert "page: r.html" in errors
 
 
+def test_data_for_a_program_are_printed_alone(tmp_path: Path) -> None:
+    code, out, errors = loadtest(tmp_path, "--scenario", "s.toml", "--json", "-")
+    assert (code, json.loads(out)["ok"]) == (0, True), errors
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s.toml"]
+
+
 def test_a_broken_threshold_is_exit_code_1(tmp_path: Path) -> None:
     broken = ("max>1us", "errors<50%", "completed>9")
     code, out, _ = loadtest(

@@ -45,6 +45,7 @@ def run_loadtest(
             f"a load test needs {error.name}, which is not installed: pip install '/path/to/clone[loadtest]'"
         ) from error
     thresholds = [loadtest.read_threshold(text) for text in arguments.fail_if]
+    printed = arguments.json == "-"
     for path in (arguments.json, arguments.html):
         if path is not None and not Path(folder, path).parent.is_dir():
             raise ConfigError(f"{path} cannot be written: there is no such folder")
@@ -61,8 +62,8 @@ def run_loadtest(
             return await loadtest.run_load(scenario, target, thresholds=thresholds, on_progress=tell)
 
         report = trio.run(drive)
-    screen.line(report.as_text().rstrip("\n"))
-    if arguments.json is not None:
+    screen.line((report.as_json() if printed else report.as_text()).rstrip("\n"))
+    if arguments.json is not None and not printed:
         Path(folder, arguments.json).write_text(report.as_json(), encoding="utf-8")
         notes.line(f"data: {arguments.json}", "dim")
     if arguments.html is not None:

@@ -325,7 +325,9 @@ def _loadtest(load: argparse.ArgumentParser) -> None:
     told.add_argument(
         "--fail-if", action="append", default=[], metavar="COND", help="such as 'p99>2s'; may be repeated"
     )
-    told.add_argument("--json", type=_text, metavar="FILE", help="write the report as data")
+    told.add_argument(
+        "--json", type=_text, metavar="FILE", help="write the report as data; -: print it instead of the table"
+    )
     told.add_argument("--html", type=_text, metavar="FILE", help="write the report as a page with plots")
 
 
