@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -19,8 +22,9 @@ from starlette.routing import Mount, Route
 from goliath_actors import Agent, ToolLoop, open_runtime
 from goliath_actors.errors import ConfigError, StoreError
 from goliath_actors.server import Ledger, ServerConfig, create_app, recorded, serve, serve_app
+from goliath_actors.server._alone import alone_with
 from goliath_actors.server._ledger import Acceptance
-from goliath_actors.stores import InMemoryStore, LeasedStore
+from goliath_actors.stores import InMemoryStore, LeasedStore, SqliteStore
 from goliath_actors.testing import FailingStore, Gate, ScriptedModel
 
 from .web import Raw, Web, httpx, open_web, read_all
@@ -223,3 +227,18 @@ async def test_an_address_that_cannot_be_had_is_an_error_at_once() -> None:
             await serve(agent(), config=ServerConfig(port=web.server.port))
     with pytest.raises(ConfigError, match="no address of this machine"):
         await serve(agent(), config=ServerConfig(host="no.such.host.invalid", insecure=True))
+
+
+def test_a_second_server_of_one_process_that_ends_leaves_the_file_to_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "chat.db"
+    program = "from goliath_actors.server._alone import alone_with; from goliath_actors.stores import SqliteStore\n"
+    program += f"with alone_with(SqliteStore({str(path)!r})): pass"
+
+    def enter() -> str:
+        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stderr
+
+    with alone_with(SqliteStore(path)):
+        with alone_with(SqliteStore(path)):
+            pass
+        assert "is served by another process already" in enter()
+    assert enter() == ""
