@@ -73,6 +73,7 @@ _guard = threading.Lock()
 
 def _locked(path: Path) -> int | None:
     """Return the file whose lock says who serves `path`; None if there can be none."""
+    assert fcntl is not None
     try:
         file = os.open(path.with_name(path.name + SUFFIX), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:  # the store will say what is wrong with the place
