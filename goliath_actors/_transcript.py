@@ -287,8 +287,14 @@ class Transcript:
 
     async def _look_for_results(self, entries: tuple[Entry, ...], before: Record) -> None:
         """Raise `StoreConflict` if somebody else has given one of these calls its result: it has one only (T2)."""
-        work, after = self.work, before.entries_count
+        work, known = self.work, before.entries_count
         closed = {entry.message.tool_call_id for entry in entries if entry.role == "tool"}
+        # From the last entry that is known: where there is another one now, what was in front of it may have changed.
+        after = max(0, known - 1)
+        if closed and known:
+            page = await work.store.entries(work.key, after=after, limit=1)
+            if [entry.id for entry in page.entries] != [self.history.last_id]:
+                after = 0
         found: set[str] = set()
         while closed:
             page = await work.store.entries(work.key, after=after, limit=PAGE)

@@ -5,19 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
 from goliath_actors import Agent, Extension, RunAborted, Tool, ToolContext, open_runtime, tool
-from goliath_actors.abc import Change, Record
+from goliath_actors.abc import Change, Entry, Record
 from goliath_actors.errors import ConfigError, GoliathExtensionError, StoreConflict
 from goliath_actors.events import Confirm, RunWaiting
 from goliath_actors.hooks import Complete, Continue
 from goliath_actors.stores import InMemoryStore, SqliteStore
 from goliath_actors.testing import FailingStore, Gate, Journal, check_events, tool_calls
 from goliath_actors.tools import Confirmed, Suspend
-from goliath_actors.values import Waiting
+from goliath_actors.values import Message, Waiting
 
 from .native import check_closed, check_requests, history, native
 from .planned import requests, told
@@ -491,3 +492,30 @@ async def test_a_call_that_another_runtime_has_closed_gets_no_second_result() ->
         "and?",
         "it was inte",
     ]
+
+
+async def test_a_result_is_found_also_where_somebody_else_has_made_the_history_shorter() -> None:
+    class Rewritten(InMemoryStore):  # type: ignore[misc]  # a test's own store
+        """Somebody else writes a shorter history with the call and its result, just before ours is stored."""
+
+        async def commit(self, key: str, change: Change, expect: int | None = None, token: int | None = None) -> Record:
+            if [entry.message.text for entry in change.append] == ["ours"]:
+                known = (await self.entries(key, after=0)).entries
+                (made,) = [entry for entry in known if entry.message.tool_calls]
+                call = made.message.tool_calls[0]
+                theirs = Entry("theirs", 1.0, "tool", Message("tool", "theirs", tool_call_id=call.id, name=call.name))
+                await super().commit(key, Change(append=[attrs.evolve(made, id="again"), theirs], truncate_after=""))
+            return await super().commit(key, change, expect, token)
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "ours"
+
+    store, agent = Rewritten(), native([tool_calls(("look", {})), "done"], tools=[look])
+    async with open_runtime(agent, store=store) as runtime:
+        with pytest.raises(StoreConflict, match=r"somebody else has gone on with"):
+            await runtime.run("go")
+    entries = await history(store, agent)
+    check_closed(entries)
+    assert [entry.message.text for entry in entries] == ["", "theirs"]
