@@ -240,6 +240,29 @@ def test_a_server_with_tokens_asks_for_one_and_remembers_it_for_the_tab(browser:
         expect(dialog).to_be_visible()
 
 
+def test_what_is_sent_before_the_page_is_ready_is_sent_once_it_is(browser: Browser, site: Site) -> None:
+    with open_page(browser, site.url) as page:
+        held: list[Route] = []
+
+        def hold(route: Route) -> None:
+            held.append(route)
+
+        page.context.route("**/v1/agents", hold)
+        with page.page.expect_request("**/v1/agents"):
+            page.page.reload()
+        page.send("Hello")
+        assert page.asks() == []
+        held.pop().continue_()
+        page.wait_text("You said: Hello")
+        page.wait_idle()
+        with page.page.expect_request("**/v1/agents"):
+            page.page.reload()  # the same where a conversation is read first
+        page.send("And again")
+        held.pop().continue_()
+        page.wait_text("You said: And again")
+        assert page.asks() == ["Hello", "And again"]
+
+
 def test_a_message_that_is_too_long_stays_on_the_page_with_what_to_do(browser: Browser) -> None:
     with open_site(max_body=2_000) as site, open_page(browser, site.url, quiet=False) as page:
         page.send("x" * 3_000)
@@ -328,6 +351,7 @@ def test_a_full_mailbox_is_said_and_the_message_can_be_sent_again(browser: Brows
         page.send("Wait")
         site.wait_reached("half")
         other = "fetch('/v1/conversations/' + location.hash.split('/')[2] + '/runs', {method: 'POST', headers: {'Content-Type': 'application/json'}, body: JSON.stringify({ask: 'from elsewhere', wait: false, detach: true})})"  # noqa: E501
+        page.page.wait_for_function("location.hash.split('/')[2]")
         page.page.evaluate(other)
         page.wait_text("from elsewhere", ".bubble")
         page.send("One too many")

@@ -15,6 +15,7 @@ const narrow = matchMedia("(max-width: 52rem)");
 let agents = [];
 let thread = null;
 let place = null; // {id, agent, isNew}
+let eager = false; // whether Enter was pressed before the conversation was there: what was written is sent once it is
 
 // --- storage, which can be switched off -------------------------------------------------------------------------------
 
@@ -128,13 +129,15 @@ function newId() {
 }
 
 async function open(target = fromHash()) {
+  const early = place === null ? ask.value : ""; // written before there was a conversation to write in
+  if (place !== null) eager = false;
   keepDraft();
   thread?.close();
   announce.clear();
   place = target;
   const mine = (thread = new Thread(ui, place.id, place.agent));
   $("latest").hidden = true;
-  setDraft(drafts.get(place.isNew ? "new" : place.id) ?? stored(session, `draft:${place.isNew ? "new" : place.id}`) ?? "");
+  setDraft(early || (drafts.get(place.isNew ? "new" : place.id) ?? stored(session, `draft:${place.isNew ? "new" : place.id}`) ?? ""));
   showTitle();
   showAgent();
   sidebar.draw();
@@ -143,6 +146,7 @@ async function open(target = fromHash()) {
   if (place.isNew) {
     mine.loaded = true;
     showState();
+    sendEarly();
     return;
   }
   $("thread").setAttribute("aria-busy", "true");
@@ -155,6 +159,7 @@ async function open(target = fromHash()) {
     if (mine === thread) $("thread").removeAttribute("aria-busy");
   }
   showState();
+  if (mine === thread) sendEarly();
 }
 
 function failed(error) {
@@ -225,6 +230,7 @@ function keepDraft() {
 }
 
 ask.addEventListener("input", () => {
+  eager = false;
   fit();
   showState();
 });
@@ -244,12 +250,23 @@ $("composer").addEventListener("submit", (event) => {
 
 function submit() {
   const text = ask.value.trim();
-  if (!text || !thread?.loaded || (thread.sending && !thread.busy)) return;
+  if (!text) return;
+  if (!thread?.loaded) {
+    eager = true;
+    return;
+  }
+  if (thread.sending && !thread.busy) return;
   setDraft("");
   keepDraft();
   thread.send(text);
   showState();
   ask.focus({ preventScroll: true });
+}
+
+function sendEarly() {
+  if (!eager || !thread.loaded) return;
+  eager = false;
+  submit();
 }
 
 $("stop").addEventListener("click", () => {
