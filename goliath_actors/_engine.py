@@ -94,9 +94,9 @@ class Engine:
                 actor.gone -= 1
                 self.life.gone -= 1
             self.life.running += 1  # it has its turn from here on, though its task takes its first step a tick later
-            context.run(partial(start, self._run_turn, actor, envelope, name=label))
+            context.run(start, partial(self._run_turn, actor, envelope), name=label)
         else:
-            context.run(partial(start, self._job_turn, actor, envelope, name=label))
+            context.run(start, partial(self._job_turn, actor, envelope), name=label)
 
     @trio.lowlevel.enable_ki_protection
     async def _run_turn(self, actor: Actor, run: Envelope) -> None:

@@ -42,7 +42,7 @@ async def pipe(
         for hook in hooks:
             passed: list[BaseException] = []
             control = _Control(hook.extension, scope, verdicts)
-            upstream = await stack.enter_async_context(aclosing(_letting_through(stream, passed, running(whose))))
+            upstream = await stack.enter_async_context(aclosing(_LettingThrough(stream, passed, running(whose))))
             whose = "extension"
             try:
                 out = hook.call(context(hook), upstream, control)
@@ -79,16 +79,41 @@ async def _guarded(
         raise out_of_group
 
 
-async def _letting_through(
-    stream: AsyncIterator[T], passed: list[BaseException], blaming: AbstractContextManager[None]
-) -> AsyncGenerator[T, None]:
-    try:
-        with blaming:
-            async for event in stream:
-                yield event
-    except Exception as error:
-        passed.append(error)
-        raise
+class _LettingThrough:
+    """A stream as a hook gets it: what it raises is noted in `passed`, and is its last word.
+
+    Why no async generator: `blaming` is entered for each event anew, and holds nothing while the hook has its turn.
+    """
+
+    __slots__ = ("_blaming", "_passed", "_stream")
+
+    def __init__(
+        self, stream: AsyncIterator[T], passed: list[BaseException], blaming: AbstractContextManager[None]
+    ) -> None:
+        self._stream: AsyncIterator[Any] | None = stream
+        self._passed = passed
+        self._blaming = blaming
+
+    def __aiter__(self) -> _LettingThrough:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._stream is None:
+            raise StopAsyncIteration
+        try:
+            with self._blaming:
+                return await self._stream.__anext__()
+        except StopAsyncIteration:
+            self._stream = None
+            raise
+        except Exception as error:
+            self._stream = None
+            self._passed.append(error)
+            raise
+
+    async def aclose(self) -> None:
+        """End it for the hook; the stream itself is closed by who made it."""
+        self._stream = None
 
 
 class _Control:

@@ -148,6 +148,7 @@ async def _execute(agent: Agent[Any], work: Work) -> Finished:
                 await keep_writes(work)
         if work.history is not None and work.histories is not None:
             work.histories.keep(work.key, work.history, work.record)
+    assert finished is not None  # else something is passing
     return finished
 
 

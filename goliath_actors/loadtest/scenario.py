@@ -123,6 +123,19 @@ def _turns(values: Iterable[Turn]) -> tuple[Turn, ...]:
     return tuple(values)
 
 
+def _as_long_as_the_trace(scenario: Scenario) -> float:
+    # An ask at the very end would come too late.
+    traced = scenario.mode == "open" and scenario.arrivals == "trace" and scenario.trace
+    return scenario.trace[-1] + 1.0 if traced else 10.0
+
+
+def _enough_for_the_rate(scenario: Scenario) -> int:
+    # Defaults come before validators: the rate may be anything yet.
+    if scenario.mode != "open" or not isinstance(scenario.rate, (int, float)) or not math.isfinite(scenario.rate):
+        return 20
+    return max(20, math.ceil(10 * scenario.rate))
+
+
 @attrs.frozen(kw_only=True)
 class Scenario:
     """A load test.
@@ -144,9 +157,9 @@ class Scenario:
     rate: float = attrs.field(default=20.0, validator=_above_zero)
     arrivals: Literal["fixed", "poisson", "trace"] = "poisson"
     trace: Sequence[float] = attrs.field(default=(), converter=_numbers)
-    duration: float = attrs.field(validator=_above_zero)
+    duration: float = attrs.field(default=attrs.Factory(_as_long_as_the_trace, takes_self=True), validator=_above_zero)
     max_asks: int = attrs.field(default=1_000_000, validator=_whole(1))
-    conversations: int = attrs.field(validator=_whole(1))
+    conversations: int = attrs.field(default=attrs.Factory(_enough_for_the_rate, takes_self=True), validator=_whole(1))
     turns: int | None = None
     think: Dice = Dice("exponential", 0.5)
     timeout: float | None = 60.0
@@ -156,18 +169,6 @@ class Scenario:
     clients: Clients = Clients()
     provider: Provider = Provider()
     runtime: RuntimeShape = RuntimeShape()
-
-    @duration.default
-    def _as_long_as_the_trace(self) -> float:
-        # An ask at the very end would come too late.
-        return self.trace[-1] + 1.0 if self.mode == "open" and self.arrivals == "trace" and self.trace else 10.0
-
-    @conversations.default
-    def _enough_for_the_rate(self) -> int:
-        # Defaults come before validators: the rate may be anything yet.
-        if self.mode != "open" or not isinstance(self.rate, (int, float)) or not math.isfinite(self.rate):
-            return 20
-        return max(20, math.ceil(10 * self.rate))
 
     def __attrs_post_init__(self) -> None:
         """Check what takes more than one field."""
