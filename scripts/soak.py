@@ -11,9 +11,11 @@ The load pauses at fixed points. There every ask has ended, every idle conversat
 deadlines that were called off, and the collector has run: the process holds what a runtime without work holds, and
 that must be the same every time. At each point three things are read: the blocks that Python has given out, the bytes
 that the C library has, and the resident memory. A line is fitted to each over the number of asks, the first quarter
-left out. Memory grows if such a line rises for certain (its 99.9 % interval lies above zero), over all points and also
-over the last half of them: what fills up and then stays, as a cache does, is no leak. What is printed says with each
-slope its interval, and so the smallest leak that this run would have found. A run of less than a minute is not judged.
+left out. The most that were in flight until then is a second cause beside it: what allocators take for a crowd they do
+not give back in full, so a crowd larger than any before makes a step, which is no leak. Memory grows if such a line
+rises for certain (its 99.9 % interval lies above zero), over all points and also over the last half of them: what fills
+up and then stays, as a cache does, is no leak. What is printed says with each slope its interval, and so the smallest
+leak that this run would have found. A run of less than a minute is not judged.
 
 Exit status 1 if an account is not settled, if a point holds a conversation, if the later points hold more tasks or
 files than the earlier ones (but for a store's connections), or if memory grows. Ends by itself; no network.
@@ -105,22 +107,38 @@ class Slope:
         return self.rate > self.margin
 
 
-def fit(samples: Sequence[tuple[float, float]]) -> Slope:
+def fit(samples: Sequence[tuple[float, float]], beside: Sequence[float] = ()) -> Slope:
     """Fit a line by least squares, with Student's interval for its slope at `CONFIDENCE`.
+
+    Arguments: `beside`, for each sample a second cause, whose share is taken out of both columns first (Frisch, Waugh
+    and Lovell: the slope is then that of a fit over both).
 
     Raises: `ValueError` for fewer than four samples, or if all lie above one place.
     """
     count = len(samples)
     if count < 4:
         raise ValueError("a line and its error need four samples")
-    middle, mean = (math.fsum(column) / count for column in zip(*samples, strict=True))
-    spread = math.fsum((at - middle) ** 2 for at, _ in samples)
+    places, sizes = (_centred(column) for column in zip(*samples, strict=True))
+    freedom = count - 2
+    if count > 4 and beside and any(cause := _centred(beside)):
+        places, sizes, freedom = _without(places, cause), _without(sizes, cause), count - 3
+    spread = math.fsum(place**2 for place in places)
     if not spread:
         raise ValueError("all samples lie above one place")
-    rate = math.fsum((at - middle) * (size - mean) for at, size in samples) / spread
-    left = math.fsum((size - mean - rate * (at - middle)) ** 2 for at, size in samples)
-    error = math.sqrt(left / (count - 2) / spread)
-    return Slope(rate, error * student(CONFIDENCE, count - 2))
+    rate = math.fsum(place * size for place, size in zip(places, sizes, strict=True)) / spread
+    left = math.fsum((size - rate * place) ** 2 for place, size in zip(places, sizes, strict=True))
+    return Slope(rate, math.sqrt(left / freedom / spread) * student(CONFIDENCE, freedom))
+
+
+def _centred(column: Sequence[float]) -> list[float]:
+    mean = math.fsum(column) / len(column)
+    return [value - mean for value in column]
+
+
+def _without(column: Sequence[float], cause: Sequence[float]) -> list[float]:
+    """Take out of a centred column what goes with another one."""
+    share = math.fsum(map(math.prod, zip(column, cause, strict=True))) / math.fsum(value**2 for value in cause)
+    return [value - share * other for value, other in zip(column, cause, strict=True)]
 
 
 def student(confidence: float, freedom: int) -> float:
@@ -167,9 +185,10 @@ class Growth:
         return f"{self.what}: {slope.rate:+.3g} ± {slope.margin:.2g} {self.unit} an ask: {self.verdict}"
 
 
-def growth(what: str, unit: str, samples: Sequence[tuple[float, float]]) -> Growth:
-    """Judge what was read at the points that count."""
-    return Growth(what, unit, fit(samples), fit(samples[-max(len(samples) // 2, 4) :]))
+def growth(what: str, unit: str, samples: Sequence[tuple[float, float]], beside: Sequence[float] = ()) -> Growth:
+    """Judge what was read at the points that count. `beside` as of `fit`."""
+    late = -max(len(samples) // 2, 4)
+    return Growth(what, unit, fit(samples, beside), fit(samples[late:], beside[late:]))
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -186,19 +205,22 @@ class Point:
     conversations: int
     tasks: int
     files: int
+    crowd: int = 0
+    """The most asks that were in flight at once, until then."""
 
     @classmethod
-    def read(cls, asks: int, conversations: int) -> Point:
+    def read(cls, asks: int, conversations: int, crowd: int) -> Point:
         """Read it."""
         gc.collect()
         _trim()
         held = Belongings.now()
         files = 0 if held.files is None else held.files.total()
-        return cls(asks, sys.getallocatedblocks(), _heap(), _resident(), conversations, held.tasks.total(), files)
+        heap, blocks = _heap(), sys.getallocatedblocks()
+        return cls(asks, blocks, heap, _resident(), conversations, held.tasks.total(), files, crowd)
 
     def __str__(self) -> str:
         memory = f"{self.heap / 2**20:.2f} MB in C, {self.resident / 2**20:.1f} MB resident"
-        return f"{self.asks:>9,} asks  {self.blocks:>9,} blocks  {memory}"
+        return f"{self.asks:>9,} asks  {self.blocks:>9,} blocks  {memory}  at most {self.crowd:,} in flight"
 
 
 _MALLINFO = (
@@ -308,7 +330,7 @@ class Soaked(InProcess):
         name = f"{self.segment}.{order.conversation_id}"
         await super().ask(attrs.evolve(order, conversation_id=name), seen)
 
-    async def at_rest(self, asks: int) -> Point:
+    async def at_rest(self, asks: int, crowd: int) -> Point:
         """Wait until nothing runs and every conversation is forgotten, and read what is held.
 
         Raises: nothing: what does not come to rest in a minute is in the point.
@@ -318,7 +340,7 @@ class Soaked(InProcess):
             while (now := self._runtime.statistics()).running or now.waiting or now.conversations:  # noqa: ASYNC110
                 await trio.sleep(0.02)
         await forget_deadlines()
-        return Point.read(asks, self._runtime.statistics().conversations)
+        return Point.read(asks, self._runtime.statistics().conversations, crowd)
 
 
 def scenario_for(seconds: float, rate: float, seed: int, store: str) -> Scenario:
@@ -415,14 +437,15 @@ async def soak(
                 await Driver(attrs.evolve(scenario, seed=seed + number), target, record).run()
                 for bucket in record.buckets.values():
                     del bucket.latencies[KEPT:], bucket.firsts[KEPT:]
-                points.append(await target.at_rest(record.sent))
+                points.append(await target.at_rest(record.sent, record.most_in_flight))
                 say(f"  {number + 1:>3}/{count}  {points[-1]}")
         report = make_report(
             scenario, target.name, record, trio.current_time() - start, [*broken, *target.checks(), *_rest(points)], ()
         )
     counted = points[count // 4 :]
+    crowds = [float(point.crowd) for point in counted]
     measures = [
-        growth(what, unit, [(point.asks, float(getattr(point, field))) for point in counted])
+        growth(what, unit, [(point.asks, float(getattr(point, field))) for point in counted], crowds)
         for what, unit, field in (
             ("Python's blocks", "blocks", "blocks"),
             ("the C library's heap", "bytes", "heap"),

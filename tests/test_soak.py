@@ -151,6 +151,21 @@ def test_a_cache_that_fills_up_and_stays_is_no_leak(soak: Any) -> None:
     assert (judged.grows, judged.verdict) == (False, "rose at first, and not in the last half")
 
 
+def test_what_a_larger_crowd_than_ever_took_is_no_leak_and_a_leak_beside_it_is_one(soak: Any) -> None:
+    crowds = [100.0] * 20 + [400.0] * 4 + [1300.0] * 6
+
+    def judged(leak: float) -> Any:
+        sizes = [(at, size + 5 * crowd) for (at, size), crowd in zip(points(leak, 100), crowds, strict=True)]
+        return soak.growth("x", "bytes", sizes, crowds)
+
+    assert soak.growth(
+        "x", "bytes", [(at, 5 * crowd) for (at, _), crowd in zip(points(0, 0), crowds, strict=True)]
+    ).grows
+    assert judged(0.0).grows is False
+    assert judged(0.1).grows
+    assert judged(0.1).whole.rate == pytest.approx(0.1, rel=0.3)
+
+
 def test_memory_that_shrinks_does_not_grow(soak: Any) -> None:
     judged = soak.growth("x", "blocks", points(-1.0, 100))
     assert (judged.grows, judged.verdict) == (False, "falls")
