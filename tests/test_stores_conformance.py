@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -33,7 +34,7 @@ from goliath_actors.stores._reference import (
     random_program,
     step,
 )
-from goliath_actors.values import Page
+from goliath_actors.values import Message, Page
 
 MakeStore = Callable[[Path], Store]
 
@@ -71,6 +72,35 @@ async def test_the_whole_suite_runs_on_one_database(make: MakeStore, tmp_path: P
         mock_clock.jump(seconds)
 
     await store_conformance(lambda: make(tmp_path), pass_time=pass_time)
+
+
+# Any: what the types of an entry forbid.
+BAD: list[dict[str, Any]] = [
+    {"role": "banana"},
+    {"role": None},
+    {"at": True},
+    {"at": "noon"},
+    {"at": 10**400},
+    {"transcript_visible": "yes"},
+    {"context_visible": None},
+    {"message": Message("banana", "hello")},  # type: ignore[arg-type]
+    {"message": Message("user", None)},  # type: ignore[arg-type]
+]
+
+
+@both
+@pytest.mark.parametrize("bad", BAD)
+async def test_what_could_not_be_read_again_is_refused(make: MakeStore, bad: dict[str, Any], tmp_path: Path) -> None:
+    good = Entry("1", 1.0, "user", Message("user", "hello"))
+    async with AsyncExitStack() as stack:
+        store = make(tmp_path)
+        if isinstance(store, SqliteStore):
+            await stack.enter_async_context(store)
+        with pytest.raises(StoreError, match=r"^the entry '1' cannot be stored"):
+            await store.commit("k", Change(append=[attrs.evolve(good, **bad)]))
+        assert await store.load("k") == Record()
+        await store.commit("k", Change(append=[good]))
+        assert (await store.entries("k")).entries == [good]
 
 
 class Faulty:

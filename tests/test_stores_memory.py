@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import attrs
 import pytest
@@ -86,28 +85,6 @@ async def test_arguments_that_make_no_sense_are_refused_before_anything_happens(
         await store.commit("k", Change(metadata={"a": object()}))
     assert await store.keys() == []
     assert repr(store) == "<InMemoryStore: 0 conversations>"
-
-
-# Any: what the types of an entry forbid.
-BAD: list[dict[str, Any]] = [
-    {"role": "banana"},
-    {"role": None},
-    {"at": True},
-    {"at": "noon"},
-    {"at": 10**400},
-    {"transcript_visible": "yes"},
-    {"context_visible": None},
-    {"message": Message("banana", "hello")},  # type: ignore[arg-type]
-    {"message": Message("user", None)},  # type: ignore[arg-type]
-]
-
-
-@pytest.mark.parametrize("bad", BAD)
-async def test_what_could_not_be_read_from_a_file_is_refused(bad: dict[str, Any]) -> None:
-    store = InMemoryStore()
-    with pytest.raises(StoreError, match=r"^the entry '1' cannot be stored"):
-        await store.commit("k", Change(append=[attrs.evolve(entry("1"), **bad)]))
-    assert await store.load("k") == Record()
 
 
 async def test_a_whole_number_of_seconds_is_a_time() -> None:

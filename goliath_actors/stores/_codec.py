@@ -31,6 +31,7 @@ __all__ = [
     "encode_parts",
     "finite",
     "idempotency_marks",
+    "is_plain",
     "reencode_visibility",
 ]
 
@@ -226,10 +227,38 @@ def decode_mapping(text: bytes, what: str) -> dict[str, Any]:
     return _decode(_mapping_decoder, dict, text, what)
 
 
+_ROLES = frozenset(("user", "assistant", "tool", "summary"))
+_MESSAGE_ROLES = frozenset(("system", "user", "assistant", "tool"))
+
+
+def is_plain(entry: Entry) -> bool:
+    """Return True if what can be read back of an entry, its private data aside, is what it holds now."""
+    message = entry.message
+    calls = message.tool_calls
+    return bool(
+        entry.id
+        and type(entry.at) is float
+        and math.isfinite(entry.at)
+        and type(entry.role) is type(message.role) is str
+        and entry.role in _ROLES
+        and message.role in _MESSAGE_ROLES
+        and type(entry.transcript_visible) is type(entry.context_visible) is bool
+        and type(message.text) is str
+        and (message.name is None or type(message.name) is str)
+        and (message.tool_call_id is None or type(message.tool_call_id) is str)
+        and (not calls or all(map(_is_plain, calls)))
+    )
+
+
+def _is_plain(call: ToolCall) -> bool:
+    return type(call.id) is type(call.name) is type(call.arguments) is str
+
+
 def encode_entry(entry: Entry) -> EncodedEntry:
     """Return an entry as texts.
 
-    Raises: `StoreError` if something in it is not JSON data; `ConfigError` for an entry without an id.
+    Raises: `StoreError` if something in it is not JSON data, or of another type than an entry has: it could not be read
+    again; `ConfigError` for an entry without an id.
     """
     if not entry.id:
         raise ConfigError("an entry needs an id; an empty one cannot be told from 'no entry at all'")
@@ -244,7 +273,13 @@ def encode_entry(entry: Entry) -> EncodedEntry:
         entry.context_visible,
         private,
     )
-    return EncodedEntry(entry.id, key if isinstance(key, str) else None, _encode(wire, what))
+    body = _encode(wire, what)
+    if not is_plain(entry):
+        try:
+            decode_entry(entry.id, body)
+        except Unreadable as error:
+            raise StoreError(f"the {what} cannot be stored: it could not be read ({error})") from error
+    return EncodedEntry(entry.id, key if isinstance(key, str) else None, body)
 
 
 def _encode(value: object, what: str) -> bytes:

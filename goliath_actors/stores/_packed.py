@@ -7,21 +7,16 @@ at each.
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import Literal
 
 import msgspec
 
 from goliath_actors.abc import Entry
-from goliath_actors.errors import StoreError
 from goliath_actors.values import Message, ToolCall
 
-from ._codec import Unreadable, decode_entry, decode_mapping, encode_entry, encode_mapping
+from ._codec import decode_entry, decode_mapping, encode_entry, encode_mapping, is_plain
 
 __all__ = ["Packed", "has_mark", "pack", "reshow", "unpack"]
-
-_ROLES = frozenset(("user", "assistant", "tool", "summary"))
-_MESSAGE_ROLES = frozenset(("system", "user", "assistant", "tool"))
 
 
 class _Call(msgspec.Struct, frozen=True, gc=False):
@@ -52,28 +47,10 @@ def pack(entry: Entry) -> Packed:
     Raises: `StoreError` if something in it is not JSON data, or of another type than an entry has; `ConfigError` for an
     entry without an id.
     """
-    message = entry.message
-    calls = message.tool_calls
-    if not (
-        entry.id
-        and type(entry.at) is float
-        and isfinite(entry.at)
-        and type(entry.role) is type(message.role) is str
-        and entry.role in _ROLES
-        and message.role in _MESSAGE_ROLES
-        and type(entry.transcript_visible) is type(entry.context_visible) is bool
-        and type(message.text) is str
-        and (message.name is None or type(message.name) is str)
-        and (message.tool_call_id is None or type(message.tool_call_id) is str)
-        and (not calls or all(map(_is_plain, calls)))
-    ):
-        # What is not plain is what writing and reading makes of it, as in a file; or it is refused.
-        body = encode_entry(entry).body
-        try:
-            entry = decode_entry(entry.id, body)
-        except Unreadable as error:
-            raise StoreError(f"the entry {entry.id!r} cannot be stored: it could not be read ({error})") from error
-        message, calls = entry.message, entry.message.tool_calls
+    if not is_plain(entry):
+        # What writing and reading makes of it, as in a file; or it is refused.
+        entry = decode_entry(entry.id, encode_entry(entry).body)
+    message, calls = entry.message, entry.message.tool_calls
     what = f"entry {entry.id!r}"
     return Packed(
         entry.at,
@@ -91,10 +68,6 @@ def pack(entry: Entry) -> Packed:
 
 def _pack(call: ToolCall, what: str) -> _Call:
     return _Call(call.id, call.name, call.arguments, None if call.input is None else encode_mapping(call.input, what))
-
-
-def _is_plain(call: ToolCall) -> bool:
-    return type(call.id) is type(call.name) is type(call.arguments) is str
 
 
 def unpack(id: str, packed: Packed) -> Entry:
