@@ -10,6 +10,7 @@ Ends by itself; only this machine is used.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import subprocess
@@ -26,6 +27,7 @@ import trio
 from _figures import Figure, arguments, show
 
 from goliath_actors import Agent, ToolLoop
+from goliath_actors._cli.serving import COLLECT_SELDOM
 from goliath_actors.abc import ModelDone, ModelEvent, ModelRequest, ModelText
 from goliath_actors.server import ServerConfig, serve
 
@@ -56,6 +58,7 @@ async def server(pace: float, seconds: float) -> None:
     """Serve until standard input ends; prints the port, and then the CPU that was used."""
     agent = Agent(name="bench", model=Steady(pace, seconds), loop=ToolLoop())
     config = ServerConfig(port=0, max_connections=20_000)
+    gc.set_threshold(*COLLECT_SELDOM)  # as `goliath-actors serve` does
     async with trio.open_nursery() as nursery:
         running = await nursery.start(partial(serve, agent, config=config))
         print(running.url.rsplit(":", 1)[1].strip("/"), flush=True)
