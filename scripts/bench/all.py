@@ -98,8 +98,8 @@ BENCHES = (
         ("--fleet", "300", "--rounds", "1", "--peers", "0"),
         "Wall time, so it is worth little on a busy machine. Of the other frameworks, no more than the two that are "
         "fastest above. With Python's own thresholds the garbage collector walks all runs in flight again and again, "
-        "which is two fifths of ours here, and what makes 256 conversations dearer than 32 above; `goliath-actors serve` "
-        "sets it for many, and the embedding guide says how a program of its own does.",
+        "which is two fifths of ours here; `goliath-actors serve` sets it for many, and the embedding guide says how a "
+        "program of its own does.",
     ),
     Bench(
         "growth",
