@@ -95,3 +95,16 @@ class SlowToLive(Extension[Any]):
             self.log.append("left")
             if self.leaving is not None:
                 raise self.leaving
+
+
+async def stray() -> trio.Cancelled:
+    """Return a `Cancelled` whose scope is long gone."""
+    kept: list[trio.Cancelled] = []
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await trio.lowlevel.checkpoint()
+        except trio.Cancelled as cancelled:
+            kept.append(cancelled)
+            raise
+    return kept[0]

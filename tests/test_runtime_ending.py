@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -357,6 +358,17 @@ async def test_statistics_always_add_up(autojump_clock: MockClock) -> None:
 # --- an error that an abort replaced (§P) -----------------------------------------------------------------------------
 
 
+async def aborted(action: Callable[[Work], Awaitable[str]]) -> RunAborted:
+    """Abort a run of a loop that waits, and return what its asker is told."""
+    async with open_runtime(loop_agent(action)) as runtime:
+        run = runtime.submit("hi")
+        await wait_all_tasks_blocked()
+        run.abort()
+        with pytest.raises(RunAborted) as caught:
+            await run.wait()
+    return caught.value
+
+
 @pytest.mark.parametrize("nursery_around", [False, True])
 async def test_a_replaced_error_is_kept_however_often_a_cancellation_took_its_place(nursery_around: bool) -> None:
     error = ValueError("first")
@@ -378,13 +390,7 @@ async def test_a_replaced_error_is_kept_however_often_a_cancellation_took_its_pl
         await replaced()
         raise AssertionError("unreachable: nothing wakes it")
 
-    async with open_runtime(loop_agent(action)) as runtime:
-        run = runtime.submit("hi")
-        await wait_all_tasks_blocked()
-        run.abort()
-        with pytest.raises(RunAborted) as caught:
-            await run.wait()
-    assert caught.value.__cause__ is error
+    assert (await aborted(action)).__cause__ is error
 
 
 @pytest.mark.parametrize("error", [None, ValueError("first")])
@@ -400,13 +406,7 @@ async def test_a_wait_for_trios_own_doors_replaced_no_error_but_the_one_before_i
             await limiter.acquire()  # inside, trio tries without waiting first, and waits as that fails
         raise AssertionError("unreachable: nothing gives the place back")
 
-    async with open_runtime(loop_agent(action)) as runtime:
-        run = runtime.submit("hi")
-        await wait_all_tasks_blocked()
-        run.abort()
-        with pytest.raises(RunAborted) as caught:
-            await run.wait()
-    assert caught.value.__cause__ is error
+    assert (await aborted(action)).__cause__ is error
 
 
 async def test_what_a_task_that_outlives_its_run_tells_comes_after_no_last_word() -> None:

@@ -24,7 +24,7 @@ from goliath_actors.errors import (
 from goliath_actors.testing import Gate, Journal
 
 from .loops import loop_agent
-from .runtime_stage import Odd, SlowToLive, for_ever, waiter_of
+from .runtime_stage import Odd, SlowToLive, for_ever, stray, waiter_of
 
 # --- R12: what ends the program ---------------------------------------------------------------------------------------
 
@@ -415,19 +415,6 @@ def test_ctrl_c_wherever_it_comes_leaves_everything_in_order() -> None:
 
 
 # --- a Cancelled that is no cancellation (R12, R17) -------------------------------------------------------------------
-
-
-async def stray() -> trio.Cancelled:
-    """Return a `Cancelled` whose scope is long gone."""
-    kept: list[trio.Cancelled] = []
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        try:
-            await trio.lowlevel.checkpoint()
-        except trio.Cancelled as cancelled:
-            kept.append(cancelled)
-            raise
-    return kept[0]
 
 
 @pytest.mark.parametrize("grouped", [False, True])

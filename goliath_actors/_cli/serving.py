@@ -54,21 +54,25 @@ async def serve_agents(
 
     Cancellation: every run is aborted and its observers are told.
     """
-    before = gc.get_threshold()
+    server = _server_room()
+    thresholds = gc.get_threshold()
     try:
-        return await _serve_agents(arguments, screen, environ, folder, places)
+        agents = [load_agent(spec, folder) for spec in arguments.agents]
+        if gc.get_threshold() == thresholds:  # else a module of theirs has set its own
+            gc.set_threshold(*COLLECT_SELDOM)
+        return await _serve_agents(server, agents, arguments, screen, environ, places)
     finally:
-        gc.set_threshold(*before)
+        gc.set_threshold(*thresholds)
 
 
 async def _serve_agents(
-    arguments: argparse.Namespace, screen: Screen, environ: Mapping[str, str], folder: str, places: tuple[Place, ...]
+    server: Any,
+    agents: list[Agent[Any]],
+    arguments: argparse.Namespace,
+    screen: Screen,
+    environ: Mapping[str, str],
+    places: tuple[Place, ...],
 ) -> int:
-    server = _server_room()
-    thresholds = gc.get_threshold()
-    agents = [load_agent(spec, folder) for spec in arguments.agents]
-    if gc.get_threshold() == thresholds:  # else a module of theirs has set its own
-        gc.set_threshold(*COLLECT_SELDOM)
     config = _config(arguments, environ)
     store = _store(arguments.store)
     wish = Wish(arguments.model, arguments.model_url, agents[0].model if agents else None, DEMO_HINT, _PACE)
