@@ -19,7 +19,7 @@ from goliath_actors.server import ServerConfig
 from goliath_actors.server._listen import accept
 from goliath_actors.testing import Gate, ScriptedModel
 
-from .web import Web, open_web
+from .web import Raw, Web, open_web
 
 H = b"Host: localhost\r\n"
 WIRE: list[bytes] = [
@@ -152,13 +152,19 @@ async def test_a_client_that_leaves_while_a_second_request_of_its_own_waits_is_n
         assert (await web.ask("Hi.")).json()["result"]["text"] == "Next."
 
 
+async def ask_and_ask_again(web: Web, gate: Gate) -> Raw:
+    """Follow a run that waits at a gate, and send a second request behind it on the same connection."""
+    raw = await web.connect()
+    await raw.send("POST", "/v1/conversations/c/runs", {"ask": "Hi."}, accept="text/event-stream")
+    await raw.send("GET", "/healthz")
+    await gate.wait_reached()
+    return raw
+
+
 async def test_a_second_request_that_waits_is_answered_behind_the_first() -> None:
     gate = Gate()
     async with open_web(agent(gate.then("Done."))) as web:
-        raw = await web.connect()
-        await raw.send("POST", "/v1/conversations/c/runs", {"ask": "Hi."}, accept="text/event-stream")
-        await raw.send("GET", "/healthz")
-        await gate.wait_reached()
+        raw = await ask_and_ask_again(web, gate)
         await raw.send("GET", "/v1/agents")
         gate.open()
         read = await raw.read_until(b'{"agents":')
@@ -171,10 +177,7 @@ async def test_a_second_request_that_waits_when_the_server_ends_is_dropped_witho
     caplog.set_level("INFO", "goliath_actors.server")
     gate = Gate()
     async with open_web(agent(gate.then("Done."))) as web:
-        raw = await web.connect()
-        await raw.send("POST", "/v1/conversations/c/runs", {"ask": "Hi."}, accept="text/event-stream")
-        await raw.send("GET", "/healthz")
-        await gate.wait_reached()
+        raw = await ask_and_ask_again(web, gate)
         web.server.shut_down()
         await trio.testing.wait_all_tasks_blocked()
         gate.open()
