@@ -263,6 +263,46 @@ def test_what_is_sent_before_the_page_is_ready_is_sent_once_it_is(browser: Brows
         assert page.asks() == ["Hello", "And again"]
 
 
+def test_what_is_sent_while_a_message_is_on_its_way_follows_it(browser: Browser, site: Site) -> None:
+    with open_page(browser, site.url) as page:
+        held: list[Route] = []
+
+        def hold(route: Route) -> None:
+            held.append(route)
+
+        page.context.route("**/runs?*", hold, times=1)
+        with page.page.expect_request("**/runs?*"):
+            page.send("Hello")
+        page.send("And again")
+        assert page.asks() == ["Hello"]
+        held.pop().continue_()
+        page.wait_text("You said: And again")
+        page.wait_idle()
+        assert page.asks() == ["Hello", "And again"]
+        assert page.page.input_value("#ask") == ""
+
+
+def test_what_is_sent_after_a_message_that_does_not_arrive_stays_written(browser: Browser, site: Site) -> None:
+    with open_page(browser, site.url, quiet=False) as page:
+        held: list[Route] = []
+
+        def hold(route: Route) -> None:
+            held.append(route)
+
+        page.context.route("**/runs?*", hold, times=1)
+        with page.page.expect_request("**/runs?*"):
+            page.send("Hello")
+        page.send("And again")
+        problem = '{"title": "No", "status": 422, "detail": "not this one"}'
+        held.pop().fulfill(status=422, content_type="application/problem+json", body=problem)
+        page.page.locator(".notice.error").wait_for()
+        page.wait_idle()
+        assert page.asks() == ["Hello"]
+        assert page.page.input_value("#ask") == "And again"
+        page.page.press("#ask", "Enter")
+        page.wait_text("You said: And again")
+
+
 def test_a_message_that_is_too_long_stays_on_the_page_with_what_to_do(browser: Browser) -> None:
     with open_site(max_body=2_000) as site, open_page(browser, site.url, quiet=False) as page:
         page.send("x" * 3_000)

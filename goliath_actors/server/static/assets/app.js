@@ -15,7 +15,7 @@ const narrow = matchMedia("(max-width: 52rem)");
 let agents = [];
 let thread = null;
 let place = null; // {id, agent, isNew}
-let eager = false; // whether Enter was pressed before the conversation was there: what was written is sent once it is
+let eager = false; // whether Enter was pressed while nothing could be sent: what was written is sent once it can be
 
 // --- storage, which can be switched off -------------------------------------------------------------------------------
 
@@ -65,7 +65,13 @@ const ui = {
   latest: $("latest"),
   announce,
   agentOf: (name) => agents.find((agent) => agent.name === name),
-  changed: () => showState(),
+  changed() {
+    showState();
+    sendEarly();
+  },
+  unsent() {
+    eager = false; // what was written after a message that did not arrive waits for its reader
+  },
   toast,
   restore(text) {
     if (!ask.value.trim()) setDraft(text);
@@ -186,7 +192,7 @@ function showState() {
   $("welcome").hidden = !empty;
   $("stop").hidden = !busy && !sending;
   $("send").hidden = (busy || sending) && !text;
-  $("send").disabled = !text || Boolean(sending && !busy);
+  $("send").disabled = !text;
   $("send").setAttribute("aria-label", busy ? (thread.steerable ? "Send to the running answer" : "Send after this answer") : "Send");
   $("send").title = $("send").getAttribute("aria-label");
   const question = thread.openQuestion;
@@ -251,11 +257,10 @@ $("composer").addEventListener("submit", (event) => {
 function submit() {
   const text = ask.value.trim();
   if (!text) return;
-  if (!thread?.loaded) {
-    eager = true;
+  if (!thread?.loaded || thread.sending) {
+    eager = true; // one at a time, so that messages arrive in the order in which they were written
     return;
   }
-  if (thread.sending && !thread.busy) return;
   setDraft("");
   keepDraft();
   thread.send(text);
@@ -264,13 +269,18 @@ function submit() {
 }
 
 function sendEarly() {
-  if (!eager || !thread.loaded) return;
+  if (!eager || !thread?.loaded || thread.sending) return;
   eager = false;
   submit();
 }
 
-$("stop").addEventListener("click", () => {
+function stop() {
+  eager = false;
   thread?.stop();
+}
+
+$("stop").addEventListener("click", () => {
+  stop();
   ask.focus({ preventScroll: true });
 });
 
@@ -278,7 +288,7 @@ document.addEventListener("keydown", (event) => {
   if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]")) return;
   if (event.key === "Escape") {
     if (document.body.classList.contains("drawer")) drawer(false);
-    else if (thread?.busy || thread?.sending) thread.stop();
+    else if (thread?.busy || thread?.sending) stop();
     else return;
     event.preventDefault();
   } else if (event.altKey && !event.ctrlKey && !event.metaKey && event.code === "KeyN") {

@@ -450,6 +450,7 @@ export class Thread {
       this.ui.sent(this, turn);
     } catch (error) {
       if (this.closed.signal.aborted) return;
+      this.ui.unsent();
       turn.fail(error, () => this._deliver(turn, key));
     } finally {
       this.sending = false;
@@ -504,6 +505,7 @@ export class Thread {
       if (!this.closed.signal.aborted) this.ui.toast(error.advice ?? "This could not be answered again.");
     } finally {
       this.sending = false;
+      this.ui.changed();
     }
   }
 
