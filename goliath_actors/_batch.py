@@ -6,6 +6,7 @@ Every stage passes all calls before the next begins: no tool starts while a gate
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -15,6 +16,7 @@ import attrs
 import trio
 
 from ._call import Call, confirm, decline, gate, needs_confirmation
+from ._callables import alone, below
 from ._composition import NOT_EXECUTED, tool_name
 from ._frozen import FrozenDict, freeze, thaw
 from ._json import canonical
@@ -303,9 +305,9 @@ def _read(work: Work, made: ToolCall, offered: Mapping[str, Tool], refusal: str 
     checked = _UNREAD
     try:
         if refusal is None:
-            checked = tool.read(made.arguments, confirms=confirms)
+            checked = alone(partial(tool.read, made.arguments, confirms=confirms))
     except ToolInputError as error:
-        problem = error
+        problem = below(error)
     call = _call(work, made, tool, checked)
     if refusal is not None:
         call.outcome = ToolOutcome("failed", error=ToolInputError(tool.name, (refusal,)))
@@ -344,12 +346,15 @@ def _suspending(call: Call, scope: trio.CancelScope) -> Callable[[Any], Awaitabl
     Cancelling the call's own scope is how it does not return to the tool.
     """
     left = deque(call.answers)
+    running = weakref.ref(call)  # as in `_reporter`
 
     async def suspend(payload: Any) -> Any:
         await trio.lowlevel.checkpoint()
         if left:
             return left.popleft()
-        call.waiting = WaitingCall(call.call_id, call.tool.name, call.input, "question", payload, call.answers)
+        call = running()
+        if call is not None:
+            call.waiting = WaitingCall(call.call_id, call.tool.name, call.input, "question", payload, call.answers)
         scope.cancel()
         await trio.sleep_forever()
 

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import inspect
 import math
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import attrs
 import trio
 
 from ._budget import ContentBudgets
-from ._callables import call_with
+from ._callables import alone, below, call_with
 from ._frozen import FrozenDict, thaw
 from ._journal import bare, in_words
 from ._text import clip
@@ -187,12 +189,12 @@ async def _resolve(work: Work, call: Call) -> None:
     problem: Exception | None = None
     try:
         with work.journal.running("tool"):
-            answer = call_with(resolve, (thaw(call.input),), context_of(work, call), rest=True)
+            answer = alone(partial(call_with, resolve, (thaw(call.input),), context_of(work, call), rest=True))
             if inspect.isawaitable(answer):
                 answer = await answer
         call.checked = call.tool.check(answer)
     except Exception as error:  # noqa: BLE001  # the tool's own code; its words go to whoever asked
-        problem = bare(error)  # it may have a nursery of its own
+        problem = bare(below(error))  # it may have a nursery of its own
     if problem is None:
         return
     call.unusable = problem
@@ -231,21 +233,25 @@ REPORT_SHARE = 0.01  # of the time since the first one: an hour has a few hundre
 
 def _reporter(work: Work, call: Call) -> Callable[[float, float | None, str], None]:
     """Return what `ctx.report` does: an event, unless one was just told, or the call is over."""
+    # A tool that raised is known to its error by its frames, and so is the context; the call and the journal keep the
+    # error. Held fast here, all of it would wait for the garbage collector.
+    running, told_by = weakref.ref(call), weakref.ref(work.journal)
     first: float | None = None
     last: float | None = None
 
     def report(progress: float, total: float | None, message: str) -> None:
         nonlocal first, last
+        call, journal = running(), told_by()
+        if call is None or journal is None or call.told or not call.started:
+            return
         now = trio.current_time()
         if first is None or last is None:
             first = now
         elif now - last < max(REPORT_SECONDS, (now - first) * REPORT_SHARE):
             return
-        if call.told or not call.started:
-            return
         last = now
         # In a clean-up's manner: what a callback raises must not come out of the middle of a tool.
-        work.journal.emit_closing(
+        journal.emit_closing(
             ToolProgress,
             call_id=call.call_id,
             tool=call.tool.name,

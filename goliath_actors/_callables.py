@@ -9,14 +9,16 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from .errors import ConfigError
 
-__all__ = ["CALLBACKS", "call_with", "check_takes", "discard", "hears_texts", "without_texts"]
+__all__ = ["CALLBACKS", "alone", "below", "call_with", "check_takes", "discard", "hears_texts", "without_texts"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
 
 CALLBACKS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "confirm": (("request",),),
@@ -51,6 +53,30 @@ def call_with(function: Callable[..., Any], given: tuple[Any, ...], ctx: Any, *,
     if rest and any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return function(*given, ctx)
     return function(*given)
+
+
+def alone(function: Callable[..., T], *args: Any) -> T:
+    """Call `function` in a frame that forgets its caller once it is over, as only a generator's does.
+
+    For code of an application whose errors are kept. An error knows its frames, and each of them its caller: whatever
+    our own frames know, such as the run that keeps the error, would be freed by the garbage collector alone.
+
+    Raises: what the function raised; who keeps it takes it from `below`.
+    """
+    return next(_calling(function, args))
+
+
+def _calling(function: Callable[..., T], args: tuple[Any, ...]) -> Iterator[T]:
+    yield function(*args)
+
+
+def below(error: E) -> E:
+    """Return an error that is being handled without the frame that handles it, and without those of `alone`."""
+    traceback = error.__traceback__
+    rest = None if traceback is None else traceback.tb_next
+    if rest is not None and rest.tb_frame.f_code is alone.__code__ and rest.tb_next is not None:
+        rest = rest.tb_next.tb_next
+    return error.with_traceback(rest)
 
 
 def discard(answer: object) -> None:

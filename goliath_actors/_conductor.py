@@ -159,7 +159,7 @@ class _Run:
         try:
             return await self._step_loop()
         except (_Answered, Replaced, Escalated) as way:
-            out = way
+            out = way.with_traceback(None)  # it would know this frame, which keeps it
         # Why out here: what an application raises from now on must not carry our own signal as its context.
         if isinstance(out, _Answered):
             respond = out.respond

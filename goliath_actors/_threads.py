@@ -13,6 +13,8 @@ from typing import TypeVar
 import attrs
 import trio
 
+from ._callables import alone
+
 __all__ = ["ConversationThreads", "ToolThreads"]
 
 T = TypeVar("T")
@@ -61,7 +63,7 @@ class ConversationThreads:
                     raise trio.RunFinishedError("abandoned before it began")
                 started = True
             try:
-                return function()
+                return alone(function)
             finally:
                 try:
                     token.run_sync_soon(own.release_on_behalf_of, place)

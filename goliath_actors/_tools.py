@@ -9,13 +9,15 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
 from typing import Any, Literal
 
 import trio
 
 from ._budget import ContentBudgets
 from ._call import Cached, Call, confirm, context_of, gate, needs_confirmation
-from ._callables import call_with, discard
+from ._callables import alone, below, call_with, discard
 from ._decisions import RunStopped
 from ._frozen import freeze, thaw
 from ._journal import bare
@@ -26,7 +28,7 @@ from ._work import Work
 from .errors import ConfigError, ToolFailure, ToolInputError, ToolInterrupted, ToolTimeout
 from .events import ToolFinished, ToolStarted
 from .hooks import AfterTool, AfterTools, AroundTool
-from .tools import ToolOutcome
+from .tools import CheckedInput, Tool, ToolContext, ToolOutcome
 from .values import Step, StepStatus, ToolCall
 
 __all__ = [
@@ -154,7 +156,7 @@ async def execute(work: Work, call: Call) -> None:
     """
     journal = work.journal
     journal.enter(f"tool:{call.tool.name}")
-    raised: list[Exception] = []
+    raised: list[tuple[Exception, TracebackType | None]] = []
     around = work.panel.hears("around_tool")
 
     async def inner(question: AroundTool | None) -> Any:
@@ -168,7 +170,7 @@ async def execute(work: Work, call: Call) -> None:
                 _update(work, call, UNPROCESSED, "executed")
             return output
         except Exception as error:
-            raised.append(error)
+            raised.append((error, _from_tool_on(call.tool, error.__traceback__)))
             raise
         finally:
             call.ms += (journal.now() - start) * 1000
@@ -180,10 +182,13 @@ async def execute(work: Work, call: Call) -> None:
         else:
             output = await inner(None)
     except Exception as error:
-        if all(error is not known for known in raised):
+        if all(error is not known for known, _ in raised):
             raise
         _failed(work, call, error)
         return
+    finally:
+        for known, traceback in raised:
+            known.__traceback__ = traceback
     call.outcome = ToolOutcome("executed", output=output)
     _update(work, call, UNPROCESSED, "executed", freeze(snapshot(output)))
     if call.tool.on_output is not None:
@@ -206,9 +211,30 @@ async def _start(work: Work, call: Call) -> Any:
     if tool.is_async:
         value = tool.start(call.checked, context)
     else:
-        # In a tuple, since a plain function may return an awaitable, which threads refuse to pass on.
-        (value,) = await work.threads.run(lambda: (tool.start(call.checked, context),))
+        (value,) = await work.threads.run(partial(_in_thread, tool, call.checked, context))
     return await value if inspect.isawaitable(value) else value
+
+
+def _in_thread(tool: Tool, checked: CheckedInput, context: ToolContext[Any] | None) -> tuple[Any]:
+    # In a tuple, since a plain function may return an awaitable, which threads refuse to pass on.
+    return (tool.start(checked, context),)
+
+
+def _from_tool_on(tool: Tool, traceback: TracebackType | None) -> TracebackType | None:
+    """Return what of a traceback is the tool's; of an error on the way to its thread, all that is behind `_start`.
+
+    Frames before that, also those of hooks around the tool, know the call and the run, which keep the error: a tool
+    that raised would leave its whole run to the garbage collector. trio cuts off its own frames as well, but those
+    between threads know the error, too.
+    """
+    own = _behind(_start, traceback)
+    return own if tool.is_async else _behind(_in_thread, own) or own
+
+
+def _behind(function: Callable[..., Any], traceback: TracebackType | None) -> TracebackType | None:
+    while traceback is not None and traceback.tb_frame.f_code is not function.__code__:
+        traceback = traceback.tb_next
+    return None if traceback is None else traceback.tb_next
 
 
 def _failed(work: Work, call: Call, error: Exception) -> None:
@@ -234,11 +260,11 @@ async def _observe_output(work: Work, call: Call, output: Any) -> None:
     assert call.tool.on_output is not None
     try:
         with work.journal.running("tool"):
-            answer = call_with(call.tool.on_output, (output,), context_of(work, call), rest=True)
+            answer = alone(partial(call_with, call.tool.on_output, (output,), context_of(work, call), rest=True))
             if inspect.isawaitable(answer):
                 await answer
     except Exception as error:  # noqa: BLE001
-        work.journal.note(call.tool.name, "on_output", error, call.call_id)
+        work.journal.note(call.tool.name, "on_output", below(error), call.call_id)
 
 
 # --- what the model is told -----------------------------------------------------------------------------------------
@@ -283,7 +309,7 @@ def _words(work: Work, call: Call, output: Any) -> str:
     try:
         if formatter is not None:
             with work.journal.origin("formatter"):
-                text = formatter(output)
+                text = alone(formatter, output)
             if not isinstance(text, str):
                 discard(text)
                 raise TypeError(f"to_model_output must return a string, not {type(text).__name__}")
@@ -292,7 +318,7 @@ def _words(work: Work, call: Call, output: Any) -> str:
             return output if isinstance(output, str) else json.dumps(thaw(snapshot(output)), ensure_ascii=False)
         return summarise(output)
     except Exception as error:  # noqa: BLE001  # the effect stands, whatever becomes of its description
-        work.journal.note(call.tool.name, "to_model_output", error, call.call_id)
+        work.journal.note(call.tool.name, "to_model_output", below(error), call.call_id)
         return UNFORMATTED
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,12 +16,14 @@ from trio.testing import wait_all_tasks_blocked
 
 from goliath_actors import Agent, Extension, Tool, ToolContext, ToolLoop, open_runtime, tool
 from goliath_actors.abc import Change, Entry, ModelDone, ModelEvent, ModelRequest, ModelText, ModelToolCall, Record
+from goliath_actors.errors import ToolFailure
 from goliath_actors.hooks import PlanPatch, RunPatch
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import ScriptedModel, tool_calls
 from goliath_actors.values import Message, Page, Usage
 
 from .native import native
+from .planned import ANSWER, planned, use
 
 
 @tool
@@ -232,6 +235,75 @@ class Everywhere(Extension[Any]):
         await trio.lowlevel.checkpoint()
 
 
+@tool
+async def look_in_vain(text: str) -> str:
+    """Look something up that is not there."""
+    await trio.lowlevel.checkpoint()
+    raise LookupError(text)
+
+
+@tool
+async def refuse(ctx: ToolContext[Any], text: str) -> str:
+    """Say that it failed, behind a report."""
+    ctx.report(1, 2, "half of it")
+    await trio.lowlevel.checkpoint()
+    raise ToolFailure(text)
+
+
+@tool
+async def look_in_parts(text: str) -> str:
+    """Look something up in a nursery."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look_in_vain.execute, text)
+    return "unreachable"
+
+
+@tool
+def look_aside_in_vain(ctx: ToolContext[Any], text: str) -> str:
+    """Look something up in a thread that is not there."""
+    ctx.report(1, 2, "half of it")
+    raise LookupError(text)
+
+
+@tool(timeout=1)
+async def look_forever(text: str) -> str:
+    """Never come to an end."""
+    await trio.sleep_forever()
+    return text
+
+
+def in_vain(*given: Any) -> Any:
+    raise LookupError("in vain")
+
+
+def variant(**options: Any) -> Tool:
+    return attrs.evolve(look, **options)
+
+
+class Insisting(Extension[Any]):
+    name = "insisting"
+
+    async def around_tool(self, ctx: Any, question: Any, call_next: Any) -> Any:
+        try:
+            return await call_next()
+        except LookupError:
+            return await call_next()
+
+
+async def left_to_the_collector(agent: Agent[Any], told: str) -> int:
+    """Run an ask, then another one with the collector switched off, and return how much it finds."""
+    async with open_runtime(agent) as runtime:
+        await runtime.run("find a", conversation_id="first")
+        await wait_all_tasks_blocked()
+        gc.collect()
+        gc.disable()
+        try:
+            assert (await runtime.run("find a", conversation_id="second")).text == told
+            return gc.collect()
+        finally:
+            gc.enable()
+
+
 @pytest.mark.parametrize(
     ("chosen", "times", "extensions"),
     [(look, 1, ()), (look, 3, ()), (look_closely, 1, ()), (look_aside, 1, ()), (look, 1, (Everywhere(),))],
@@ -243,13 +315,61 @@ async def test_a_turn_leaves_nothing_to_the_garbage_collector(
     """No part of a run knows the whole by a way round: else looking for that costs a tenth of what the run does."""
     calls = tool_calls(*[(chosen.name, {"text": str(number)}) for number in range(times)])
     agent = native([calls, "Here it is."] * 2, tools=[chosen], extensions=extensions)
+    assert await left_to_the_collector(agent, "Here it is.") == 0
+
+
+@pytest.mark.parametrize("extensions", [(), (Everywhere(),), (Insisting(),)], ids=["no hooks", "hooks", "a second try"])
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize(
+    "chosen",
+    [look_in_vain, refuse, look_in_parts, look_aside_in_vain, look_forever],
+    ids=lambda chosen: str(chosen.name),
+)
+async def test_a_run_whose_tool_raised_leaves_nothing_for_the_garbage_collector(
+    chosen: Tool, times: int, extensions: tuple[Extension[Any], ...], autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its error is kept, and knows the tool's frames: none of ours, which know the run that keeps it."""
+    calls = tool_calls(*[(chosen.name, {"text": str(number)}) for number in range(times)])
+    agent = native([calls, "Sorry."] * 2, tools=[chosen], extensions=extensions)
+    assert await left_to_the_collector(agent, "Sorry.") == 0
+
+
+@pytest.mark.parametrize("chosen", [look_in_vain, look_aside_in_vain], ids=["async", "plain"])
+async def test_a_planned_run_whose_tool_raised_leaves_nothing_for_the_garbage_collector(chosen: Tool) -> None:
+    agent = planned([use(chosen.name), {"text": "a"}, ANSWER, "Sorry."] * 2, tools=[chosen])
+    assert await left_to_the_collector(agent, "Sorry.") == 0
+
+
+async def test_a_planned_run_that_escalated_leaves_nothing_for_the_garbage_collector() -> None:
+    chosen = variant(resolve_input=in_vain)
+    agent = planned([use(chosen.name), {"text": "a"}, "As far as I know."] * 2, tools=[chosen])
+    assert await left_to_the_collector(agent, "As far as I know.") == 0
+
+
+@pytest.mark.parametrize(
+    ("chosen", "input"),
+    [
+        (variant(to_model_output=in_vain), {"text": "a"}),
+        (variant(on_output=in_vain), {"text": "a"}),
+        (variant(resolve_input=in_vain), {"text": "a"}),
+        (look, {"text": ["a"]}),
+    ],
+    ids=["its formatter", "its observer", "its resolver", "its arguments"],
+)
+async def test_a_run_with_a_tool_whose_callable_raised_leaves_nothing_for_the_garbage_collector(
+    chosen: Tool, input: dict[str, Any]
+) -> None:
+    agent = native([tool_calls((chosen.name, input)), "Sorry."] * 2, tools=[chosen])
+    assert await left_to_the_collector(agent, "Sorry.") == 0
+
+
+@pytest.mark.parametrize("extensions", [(), (Insisting(),)], ids=["no hooks", "a second try"])
+@pytest.mark.parametrize("chosen", [look_in_vain, look_aside_in_vain], ids=["async", "plain"])
+async def test_the_traceback_of_a_tools_error_begins_in_the_tool(
+    chosen: Tool, extensions: tuple[Extension[Any], ...]
+) -> None:
+    agent = native([tool_calls((chosen.name, {"text": "a"})), "Sorry."], tools=[chosen], extensions=extensions)
     async with open_runtime(agent) as runtime:
-        await runtime.run("find a", conversation_id="first")
-        await wait_all_tasks_blocked()
-        gc.collect()
-        gc.disable()
-        try:
-            assert (await runtime.run("find a", conversation_id="second")).text == "Here it is."
-            assert gc.collect() == 0
-        finally:
-            gc.enable()
+        (noted,) = (await runtime.run("find a")).diagnostics
+    frames = [frame.name for frame in traceback.extract_tb(noted.error.__traceback__)]
+    assert [name for name in frames if name != "start"] == [chosen.name]
