@@ -192,7 +192,7 @@ class Acceptance:
         run = self.make(entry, conversation_id, text, own, timeout, options, on_event)
         run.conversation = actor
         _supersede(actor)
-        head.steers.append(run)
+        head.steers += (run,)
         return head
 
     @trio.lowlevel.enable_ki_protection

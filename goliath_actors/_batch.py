@@ -218,8 +218,7 @@ class Round:
             outcome = ToolOutcome("skipped", reason="confirmation") if call.outcome is None else call.outcome
             if call.index is not None:
                 outcome = ToolOutcome(steps[call.index].status, reason=steps[call.index].skip_reason)
-            before = tuple(steps[: call.index])
-            question = AfterTool(call.call_id, call.tool.descriptor, call.input, text, outcome, before)
+            question = AfterTool(call.call_id, call.tool.descriptor, call.input, text, outcome, steps[: call.index])
             decision = await work.panel.decide("after_tool", question)
             texts[call.call_id] = cap_result(work, call, decision.question.result)
         return texts

@@ -165,9 +165,7 @@ async def _before_tool(work: Work, call: Call) -> None:
         checked.append(call.tool.check(thaw(answer)))
         return checked[-1].data
 
-    question = BeforeTool(
-        call.call_id, call.tool.descriptor, call.input, call.brief, tuple(work.journal.steps), check=check
-    )
+    question = BeforeTool(call.call_id, call.tool.descriptor, call.input, call.brief, work.journal.steps, check=check)
     decision = await work.panel.decide("before_tool", question)
     call.checked = next(known for known in reversed(checked) if known.data is decision.question._input)
     call.asks = decision.asks
@@ -215,7 +213,7 @@ def context_of(work: Work, call: Call) -> ToolContext[Any]:
         run_id=work.journal.run_id,
         conversation_id=work.journal.conversation_id,
         call_id=call.call_id,
-        steps=tuple(work.journal.steps[: call.index]),  # those before this one, which is recorded by now
+        steps=work.journal.steps[: call.index],  # those before this one, which is recorded by now
         recent=call.recent,
         result_budget=ContentBudgets(work.window).result,
         submit=work.submit,

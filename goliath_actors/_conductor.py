@@ -177,9 +177,9 @@ class _Run:
         Raises: `Escalated`, `Replaced`, `_Answered`: the other ways out.
         """
         work, loop = self.work, self.loop
-        steps = work.journal.steps
         while True:
             await trio.lowlevel.checkpoint_if_cancelled()
+            steps = work.journal.steps
             if len(steps) >= loop.max_steps:
                 raise Escalated("too-many-steps", f"{len(steps)} steps were taken")
             plan = await self._next_plan()
@@ -190,6 +190,7 @@ class _Run:
                 text, output = await self.device.answer(retries=loop.answer_retries, hook_retries=loop.hook_retries)
                 return await self.endings.finish(text, output=output, brief=plan.brief)
             await self._tool_step(plan)
+            steps = work.journal.steps
             if two_failures(steps):
                 raise Escalated("tool-error", steps[-1].result)
 
@@ -234,7 +235,7 @@ class _Run:
         """Ask `before_plan`, then the planner; without any tool there is nothing to plan."""
         work = self.work
         descriptors = tuple(tool.descriptor for tool in work.tools.values())
-        question = BeforePlan(work.ask, descriptors, "", tuple(work.journal.steps), attempt, work.known)
+        question = BeforePlan(work.ask, descriptors, "", work.journal.steps, attempt, work.known)
         patches: Sequence[PlanPatch] = ()
         if work.panel.hears("before_plan"):
             decision = await work.panel.decide("before_plan", question)
@@ -258,7 +259,7 @@ class _Run:
         if not work.panel.hears("after_plan"):
             return plan
         descriptors = tuple(tool.descriptor for tool in tools)
-        question = AfterPlan(plan, descriptors, tuple(work.journal.steps), attempt)
+        question = AfterPlan(plan, descriptors, work.journal.steps, attempt)
         decision = await work.panel.decide("after_plan", question)
         verdict = decision.verdict
         if isinstance(verdict, Stop):

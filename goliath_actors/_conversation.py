@@ -142,8 +142,7 @@ class Actor:
         head = self.current
         if not isinstance(head, Envelope) or not head.steers:
             return []
-        left = list(head.steers)
-        head.steers.clear()
+        left, head.steers = list(head.steers), ()
         # One after the other, and then those that were left by an earlier run: from each one the next can be found.
         for earlier, later in pairwise(left):
             earlier.followed_by = later

@@ -139,7 +139,7 @@ class Endings:
         journal = work.journal
         text = await settle_answer(work, text, best_effort)
         if brief is not None:
-            journal.steps.append(Step(len(journal.steps), "answer", brief, text=text))
+            journal.steps += (Step(len(journal.steps), "answer", brief, text=text),)
         journal.emit(Answer, text=text)
         if persist:
             await remember(

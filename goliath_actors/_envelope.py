@@ -141,7 +141,7 @@ class Envelope:
     # How many waits for this run have lent it their slots (R4).
     lenders: int = 0
     # Invariant: texts handed to this run that it has not taken, as the runs that they become if it never does (T7).
-    steers: list[Envelope] = attrs.Factory(list)
+    steers: tuple[Envelope, ...] = ()
     # What a subscriber that comes late gets first, and nobody else (H11).
     snapshots: Callable[[], list[Event]] | None = None
     _abort: Abort | None = None
@@ -204,6 +204,10 @@ class Envelope:
         for wait in tuple(self.waits_for):
             if isinstance(wait, Wait) and wait.owned and isinstance(wait.target, Envelope):
                 wait.target.request_abort("caller")
+
+    def drop_steer(self, steer: Envelope) -> None:
+        """A text that was handed to this run is taken."""
+        self.steers = tuple([one for one in self.steers if one is not steer])
 
     def events(self, after: int = 0) -> EventStream:
         """As `Run.events`."""

@@ -21,7 +21,7 @@ async def settle_answer(work: Work, text: str, best_effort: bool) -> str:
     """
     journal = work.journal
     if work.panel.hears("after_answer"):
-        question = AfterAnswer(text, journal.handled_by, best_effort, tuple(journal.steps))
+        question = AfterAnswer(text, journal.handled_by, best_effort, journal.steps)
         decision = await work.panel.decide("after_answer", question)
         if isinstance(decision.verdict, Stop):
             raise work.panel.stop("after_answer", decision)

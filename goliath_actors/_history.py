@@ -33,8 +33,6 @@ class History:
     # Invariant: what the store has, as far as is known, from the newest summary on, which comes first; hidden entries
     # are left out.
     kept: list[Entry] = attrs.Factory(list)
-    # Ids of calls that are taken.
-    taken: set[str] = attrs.Factory(set)
     sendable: list[Message] = attrs.Factory(list)
     # Stored calls without a stored result, in the order in which they were made.
     open: dict[str, ToolCall] = attrs.Factory(dict)
@@ -46,17 +44,25 @@ class History:
     last_id: str | None = None
     weight: int = 0
     # Invariant: compose(sendable) == (*_settled, *compose(sendable[_split:])), whatever is appended.
-    _settled: list[Message] = attrs.Factory(list)
+    _settled: tuple[Message, ...] = ()
     _split: int = 0
+    # None until a call is made, as in most conversations.
+    _taken: set[str] | None = None
     # What `messages` gave last, None since something came or went: a step asks for it more than once.
     _shown: tuple[tuple[Message, ...], int] | None = None
+
+    @property
+    def taken(self) -> Collection[str]:
+        """Ids of calls that are taken."""
+        return () if self._taken is None else self._taken
 
     def add(self, entry: Entry, shown: Message) -> None:
         """Take an entry in, a summary in front of everything; `shown` is the message that a model sees of it."""
         message = entry.message
-        for call in message.tool_calls:
-            self.open[call.id] = call
-            self.taken.add(call.id)
+        if message.tool_calls:
+            self._taken = self._taken or set()
+            self._taken.update([call.id for call in message.tool_calls])
+            self.open.update({call.id: call for call in message.tool_calls})
         if entry.role == "tool" and message.tool_call_id is not None:
             self.open.pop(message.tool_call_id, None)
         if entry.context_visible:
@@ -83,7 +89,7 @@ class History:
 
     def _unsettle(self) -> None:
         self._shown = None
-        self._settled.clear()
+        self._settled = ()
         self._split = 0
 
     def messages(self) -> tuple[tuple[Message, ...], int]:
@@ -105,7 +111,7 @@ class History:
         closed = {message.tool_call_id for message in chunk if message.role == "tool"}
         made = compose(chunk)
         if made and made[-1].role != "user" and called <= closed:
-            self._settled.extend(made)
+            self._settled = (*self._settled, *made)
             self._split = place
 
 

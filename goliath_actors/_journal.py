@@ -60,7 +60,7 @@ class RunJournal:
     run_id: str
     conversation_id: str | None
     callbacks: tuple[Callable[[Event], object], ...] = ()
-    steps: list[Step] = attrs.Factory(list)
+    steps: tuple[Step, ...] = ()
     diagnostics: list[Diagnostic] = attrs.Factory(list)
     usage: Usage = Usage()  # frozen, so it can be shared
     handled_by: Route = "device"
@@ -84,7 +84,7 @@ class RunJournal:
     now: Callable[[], float] = attrs.Factory(clock)
     _log: list[Event | _Deltas] = attrs.Factory(list)
     _changed: trio.lowlevel.ParkingLot | None = None
-    _blame: list[tuple[BaseException, str]] = attrs.Factory(list)
+    _blame: tuple[tuple[BaseException, str], ...] = ()
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class RunJournal:
     def blame(self, error: BaseException, origin: str) -> None:
         """Record whose fault `error` is. The first word stands: an outer room cannot take it from an inner one."""
         if all(known is not error for known, _ in self._blame):
-            self._blame.append((error, origin))
+            self._blame += ((error, origin),)
 
     def origin(self, origin: str) -> _Origin:
         """Return a context manager: an error that leaves its block is blamed on `origin`, and passes unchanged."""

@@ -159,14 +159,14 @@ class NativeRun:
         except RunStopped as stop:
             stopped = stop
         if stopped is not None:
-            work.steers.remove(steer)  # an extension ended the run because of it, which is its answer
+            work.run.drop_steer(steer)  # an extension ended the run because of it, which is its answer
             raise stopped
         draft = await self.transcript.asked(Draft(Message("user", text), {STEER: steer.id}))
         self.steer = steer
         await self.transcript.append([draft])
         self.steer = None
         self.since = len(work.journal.steps)
-        work.steers.remove(steer)
+        work.run.drop_steer(steer)
         work.journal.emit(Steered, text=steer.ask)
         if verdict is None:
             return None
@@ -319,7 +319,7 @@ class NativeRun:
         work = self.work
         journal = work.journal
         text = await settle_answer(work, text, best_effort)
-        journal.steps.append(Step(len(journal.steps), "answer", text=text))
+        journal.steps += (Step(len(journal.steps), "answer", text=text),)
         self.screen.keep()
         journal.emit(Answer, text=text)
         if draft is not None:
@@ -355,7 +355,7 @@ class NativeRun:
             self._tell_rewritten()  # the commit that was cut had arrived after all
         steer = self.steer
         if steer is not None and any(entry.private.get(STEER) == steer.id for entry in self.transcript.kept):
-            self.work.steers.remove(steer)  # the commit that was cut had arrived after all: never given twice
+            self.work.run.drop_steer(steer)  # the commit that was cut had arrived after all: never given twice
 
     async def _checked(self, draft: Draft, ask: bool) -> Draft:
         """Pass a message through `before_append` where it may still be asked; without it nothing is stored of a text

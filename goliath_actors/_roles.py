@@ -144,7 +144,7 @@ class Device:
         route: Route,
     ) -> Plan | Malformed:
         """Ask for the next step."""
-        steps = tuple(self.work.journal.steps)
+        steps = self.work.journal.steps
         names = [tool.name for tool in tools]
 
         def render(compact: bool) -> tuple[Message, ...]:
@@ -171,7 +171,7 @@ class Device:
         """Ask for the arguments of one tool and check them; a tool without parameters costs no call."""
         if tool.takes_no_input:
             return _checked(tool, {})
-        steps = tuple(self.work.journal.steps)
+        steps = self.work.journal.steps
 
         def render(compact: bool) -> tuple[Message, ...]:
             return arguments_messages(self.setting, tool, brief, steps, hint=hint)
@@ -204,7 +204,7 @@ class Device:
         Raises: `Escalated` (`empty-answer`, `answer-invalid`, or a provider failure); `Replaced`.
         """
         output = self.work.output
-        steps = tuple(self.work.journal.steps)
+        steps = self.work.journal.steps
         hint = ""
 
         def render(compact: bool) -> tuple[Message, ...]:

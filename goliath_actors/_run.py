@@ -58,7 +58,7 @@ class Finished:
             handled_by=journal.handled_by,
             reason=ending.reason,
             best_effort=ending.best_effort,
-            steps=tuple(journal.steps),
+            steps=journal.steps,
             trace=trace,
             stopped=self.stopped,
             responded=ending.responded,

@@ -40,6 +40,15 @@ class Standing:
     fixed: FixedCounts
     _offer: Offer | None = None
     _head: tuple[tuple[Any, ...], tuple[Message, ...]] = ((), ())
+    _names: tuple[Mapping[str, Tool] | None, frozenset[str]] = (None, frozenset())
+
+    def names(self, tools: Mapping[str, Tool]) -> frozenset[str]:
+        """Return the names of tools, in a mapping that nobody changes."""
+        known, names = self._names
+        if known is not tools:
+            names = frozenset(tools)
+            self._names = tools, names
+        return names
 
     def offer(self, tools: Mapping[str, Tool], schema: Mapping[str, Any] | None) -> Offer:
         """Return what a model is told of tools, in a mapping that nobody changes."""

@@ -25,28 +25,33 @@ class Screen:
     """The text of a reply that is already out, so that it can be withdrawn."""
 
     journal: RunJournal
-    out: bool = False
-    _pieces: list[str] = attrs.Factory(list)
+    # Invariant: what is out and neither withdrawn nor kept; None while nothing is.
+    _pieces: list[str] | None = None
+
+    @property
+    def out(self) -> bool:
+        """True if anything is out."""
+        return self._pieces is not None
 
     @property
     def shown(self) -> str:
         """The text that is out and neither withdrawn nor kept."""
-        return "".join(self._pieces)
+        return "".join(self._pieces or ())
 
     def show(self, text: str) -> None:
         """Emit a piece of text."""
-        self.out = True
+        if self._pieces is None:
+            self._pieces = []
         self._pieces.append(text)
         self.journal.delta(text)
 
     def keep(self) -> None:
         """What is out stays out: the reply that it belongs to has found its place."""
-        self.out = False
-        self._pieces.clear()
+        self._pieces = None
 
     def retract(self, text: str = "") -> None:
         """Withdraw what is out, if anything is; `text` stands in its place."""
-        if self.out:
+        if self._pieces is not None:
             self.keep()
             self.journal.emit(Retraction, text=text)
 
@@ -65,7 +70,8 @@ async def replayed(response: ModelResponse) -> AsyncIterator[ModelEvent]:
 class Heard:
     """What has arrived of one reply: on the provider's side of the transforms, or behind them."""
 
-    texts: list[str] = attrs.Factory(list)
+    # Pieces of text; None until the first one comes.
+    _texts: list[str] | None = None
     calls: dict[int, _Pieces] = attrs.Factory(dict)
     usage: Usage | None = None
     finish: str | None = None
@@ -81,7 +87,7 @@ class Heard:
         Raises: `ModelError` for what is none.
         """
         if isinstance(event, ModelText):
-            self.texts.append(event.text)
+            self.say(event.text)
         elif isinstance(event, ModelToolCall):
             pieces = self.calls.get(event.index)
             if pieces is None:
@@ -94,6 +100,12 @@ class Heard:
         else:
             raise ModelError(f"the model yielded {type(event).__name__}, which is no model event")
 
+    def say(self, text: str) -> None:
+        """Add a piece of text."""
+        if self._texts is None:
+            self._texts = []
+        self._texts.append(text)
+
     def cut_off(self) -> ModelUnavailable | None:
         """Return the error of a stream that ends here without having said that the reply is complete."""
         if self.finish is not None:
@@ -103,17 +115,17 @@ class Heard:
     @property
     def text(self) -> str:
         """The text so far."""
-        return "".join(self.texts)
+        return "".join(self._texts or ())
 
     @property
     def anything(self) -> bool:
         """True if the call cost something: a piece of a reply arrived, or its end."""
-        return bool(self.texts or self.calls or self.finish is not None)
+        return bool(self._texts or self.calls or self.finish is not None)
 
     @property
     def all_text(self) -> str:
         """Everything that the provider counts as output."""
-        return "".join([*self.texts, *(f"{call.name}{call.arguments}" for call in self.tool_calls())])
+        return "".join([self.text, *(f"{call.name}{call.arguments}" for call in self.tool_calls())])
 
     def tool_calls(self) -> list[ToolCall]:
         """The calls in order of first appearance, each with an id of its own: providers leave ids out or repeat
@@ -132,7 +144,7 @@ class Heard:
     def response(self, provider: Heard) -> ModelResponse:
         """Return the assembled response; usage and the end are the provider's where a transform kept them back."""
         finish = self.finish or provider.finish or "unknown"
-        message = assemble("".join(self.texts), self.tool_calls() if self.calls else ())
+        message = assemble(self.text, self.tool_calls() if self.calls else ())
         return ModelResponse(message, provider.usage, finish)
 
 
@@ -189,7 +201,7 @@ class Source:
                 if not isinstance(event, ModelText):
                     heard.take(event)
                     continue
-                heard.texts.append(event.text)
+                heard.say(event.text)
                 if show is not None and event.text:
                     try:
                         show(event.text)

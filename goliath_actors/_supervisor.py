@@ -274,7 +274,7 @@ async def _conclude(
 
 
 def _on_error(error: BaseException, origin: str, journal: RunJournal) -> Question:
-    return OnError(error, origin, tuple(journal.steps), journal.trace)
+    return OnError(error, origin, journal.steps, journal.trace)
 
 
 def _on_finish(outcome: Outcome, journal: RunJournal) -> Question:
@@ -414,7 +414,7 @@ def _outcome(
     abort: Abort | None,
     journal: RunJournal,
 ) -> Outcome:
-    steps, trace, usage = tuple(journal.steps), journal.trace, journal.usage
+    steps, trace, usage = journal.steps, journal.trace, journal.usage
     if error is not None:
         status: Literal["aborted", "error"] = "error" if abort is None else "aborted"
         return Outcome(status, None, error, origin, abort, steps, trace, usage)

@@ -130,7 +130,7 @@ class Thinker:
     calls: int = 0
     last: bool = attrs.field(init=False)
     # Reasons for which a compaction was tried that did not help: it is not repeated in this run.
-    given_up: set[str] = attrs.Factory(set)
+    given_up: frozenset[str] = frozenset()
 
     def __attrs_post_init__(self) -> None:
         work = self.work
@@ -154,7 +154,7 @@ class Thinker:
         context = await self._resolve()
         rejections, retries, attempt = self.hook_retries, REPLY_RETRIES, 0
         overflow = True
-        notes: list[Message] = []
+        notes: tuple[Message, ...] = ()
         while True:
             await trio.lowlevel.checkpoint_if_cancelled()
             result = await self._ask(context, attempt, notes)
@@ -178,7 +178,7 @@ class Thinker:
                 if rejections < 0:
                     raise self.blame(found.extension, found.phase, f"hook_retries used up: {found.feedback}")
             self.screen.retract()
-            notes = [Message("user", found.feedback)]
+            notes = (Message("user", found.feedback),)
 
     def _failed(self, failure: Failure) -> Exception:
         self.work.journal.blame(failure.error, "budget" if failure.over_budget else "model")
@@ -223,7 +223,7 @@ class Thinker:
         context_text, patch = "", None
         if work.panel.hears("before_plan"):
             descriptors = tuple([tool.descriptor for tool in tools.values()])
-            question = BeforePlan(work.ask, descriptors, "", tuple(work.journal.steps), attempt, work.known)
+            question = BeforePlan(work.ask, descriptors, "", work.journal.steps, attempt, work.known)
             decision = await work.panel.decide("before_plan", question)
             context_text = decision.question.context_text
             if decision.patches:
@@ -286,7 +286,7 @@ class Thinker:
         plan = Plan("tools" if calls else "answer", calls=calls, text=message.text)
         if work.panel.hears("after_plan"):
             descriptors = tuple(tool.descriptor for tool in asked.offered.values())
-            question = AfterPlan(plan, descriptors, tuple(work.journal.steps), attempt, native=True)
+            question = AfterPlan(plan, descriptors, work.journal.steps, attempt, native=True)
             decision = await work.panel.decide("after_plan", question)
             verdict = decision.verdict
             if isinstance(verdict, Stop):
@@ -327,7 +327,7 @@ class Thinker:
         before, overflow = self._size(), reason == "overflow"
         while reason not in self.given_up and before is not None and (before > goal or (overflow and not shrank)):
             if not await compact(self.work, self.transcript, settings.keep_turns, reason):
-                self.given_up.add(reason)
+                self.given_up |= {reason}
                 break
             after = self._size()
             if after is None or after >= before:

@@ -89,17 +89,18 @@ def record(work: Work, call: Call, output: Any = None) -> None:
     """Put the call's step into the journal and say that it began. From here on `close` must be called."""
     step = provisional(work, call, output)
     call.index = step.index
-    work.journal.steps.append(step)
+    work.journal.steps += (step,)
     work.journal.emit(ToolStarted, call_id=call.call_id, tool=call.tool.name, input=call.input, repairs=call.repairs)
 
 
 def _update(work: Work, call: Call, result: str, status: StepStatus | None = None, output: Any = None) -> None:
     """Put what is known by now into the call's step; what is not given stays."""
     assert call.index is not None
-    step = work.journal.steps[call.index]
+    journal, at = work.journal, call.index
+    step = journal.steps[at]
     # Made by hand: every call of a tool comes here three times, and `attrs.evolve` takes four times as long.
     # test_what_is_not_known_yet_stays_in_a_step proves that no field is forgotten.
-    work.journal.steps[call.index] = Step(
+    updated = Step(
         index=step.index,
         kind=step.kind,
         brief=step.brief,
@@ -115,6 +116,7 @@ def _update(work: Work, call: Call, result: str, status: StepStatus | None = Non
         writes=step.writes,
         text=step.text,
     )
+    journal.steps = (*journal.steps[:at], updated, *journal.steps[at + 1 :])
 
 
 def close(work: Work, call: Call) -> None:
@@ -285,7 +287,7 @@ async def conclude(work: Work, call: Call, prior: Sequence[Step] | None = None) 
     if outcome.status == "executed":
         call.result = _words(work, call, outcome.output)
     if work.panel.hears("after_tool"):
-        before = tuple(journal.steps[: call.index] if prior is None else prior)
+        before = journal.steps[: call.index] if prior is None else tuple(prior)
         question = AfterTool(call.call_id, call.tool.descriptor, call.input, call.result, outcome, before)
         decision = await work.panel.decide("after_tool", question)
         call.result = decision.question.result

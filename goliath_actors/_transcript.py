@@ -33,6 +33,8 @@ __all__ = ["Transcript"]
 
 PAGE = 200  # entries read at a time
 
+_NONE: frozenset[str] = frozenset()  # one for all: each `frozenset()` is another
+
 EntryRole: TypeAlias = Literal["user", "assistant", "tool", "summary"]
 
 
@@ -48,12 +50,7 @@ class Transcript:
     # True once it turned out that a message of the model's, whose commit was cut, is stored.
     _replied: bool = False
     # Calls that go on waiting whatever becomes of this run.
-    waits: set[str] = attrs.Factory(set)
-    # A block whose errors are the store's.
-    _memory: AbstractContextManager[None] = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._memory = self.work.journal.origin("memory")
+    waits: frozenset[str] = _NONE
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -73,7 +70,7 @@ class Transcript:
         return transcript
 
     async def _close_left(self) -> None:
-        self.waits = {call.call_id for call in self.waiting}
+        self.waits = frozenset([call.call_id for call in self.waiting])
         left = [
             result_of(call, INTERRUPTED, {"interrupted": True})
             for call in self.history.open.values()
@@ -99,12 +96,17 @@ class Transcript:
         return cls(work, history)
 
     @property
+    def _memory(self) -> AbstractContextManager[None]:
+        """A block whose errors are the store's."""
+        return self.work.journal.origin("memory")
+
+    @property
     def kept(self) -> list[Entry]:
         """What the store has, from the newest summary on, which comes first; hidden entries are left out."""
         return self.history.kept
 
     @property
-    def taken(self) -> set[str]:
+    def taken(self) -> Collection[str]:
         """Ids of calls that are taken, in what was loaded and in this run."""
         return self.history.taken
 
@@ -230,7 +232,7 @@ class Transcript:
                 raise taken_elsewhere(self.work.key, gone)
             return Change(private=not_waiting(record, call_ids))
 
-        self.waits -= set(call_ids)
+        self.waits = self.waits.difference(call_ids)
         with self._memory:
             await commit(self.work, take)
 
@@ -244,7 +246,7 @@ class Transcript:
         Cancellation: as `append`.
         """
         refused = self.waiting
-        self.waits = set()
+        self.waits = _NONE
         texts = texts or {}
         if refused:
             drafts = [
@@ -381,7 +383,7 @@ class Transcript:
         self._unsure = ()
         self.history.cut(self.kept.index(ask) + 1, None)
         self.history.drop_calls(made)
-        self.waits = set()  # what waited has gone
+        self.waits = _NONE  # what waited has gone
         self.history.last_id = ask.id
         if summaries:
             self.history.cut(0, 1)

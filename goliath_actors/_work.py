@@ -94,15 +94,11 @@ class Work:
     kept: bool = False
     # Set when `before_run` is asked first.
     unpatched: Unpatched | None = None
-    # Made on first need.
-    _known: frozenset[str] | None = attrs.field(default=None, init=False)
 
     @property
     def known(self) -> frozenset[str]:
         """Names of all the agent's tools, also those that `before_run` took away: a filter may name them (H9)."""
-        if self._known is None:
-            self._known = frozenset(self.all_tools)
-        return self._known
+        return self.standing.names(self.all_tools)
 
     @property
     def scope(self) -> trio.CancelScope:
@@ -145,7 +141,7 @@ class Work:
         return self.run.options.rewrite
 
     @property
-    def steers(self) -> list[Envelope]:
+    def steers(self) -> Sequence[Envelope]:
         """Runs that become texts of this one, if it takes them (native tool loop): the first one first."""
         return self.run.steers
 

@@ -604,10 +604,9 @@ async def test_a_tool_is_reached_while_another_conversation_confirms() -> None:
 def test_what_is_not_known_yet_stays_in_a_step() -> None:
     words: Any = {field.name: f"the {field.name}" for field in attrs.fields(Step)}
     step = Step(**words)
-    steps = [step]
-    work: Any = SimpleNamespace(journal=SimpleNamespace(steps=steps))
+    work: Any = SimpleNamespace(journal=SimpleNamespace(steps=(step,)))
     call: Any = SimpleNamespace(index=0)
     _update(work, call, "said", "executed", "made")
-    assert steps == [attrs.evolve(step, result="said", status="executed", output="made")]
+    assert work.journal.steps == (attrs.evolve(step, result="said", status="executed", output="made"),)
     _update(work, call, "said again")
-    assert steps == [attrs.evolve(step, result="said again", status="executed", output="made")]
+    assert work.journal.steps == (attrs.evolve(step, result="said again", status="executed", output="made"),)

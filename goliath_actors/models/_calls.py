@@ -19,31 +19,24 @@ from goliath_actors.abc import ModelToolCall
 
 from ._wire import compact_json
 
-__all__ = ["Calls", "Surrogates"]
+__all__ = ["LONE", "Calls", "whole"]
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
-@attrs.define(eq=False)
-class Surrogates:
-    """Makes text of JSON escapes fit for UTF-8: halves of a pair in two pieces are joined, lone ones become U+FFFD."""
+LONE = "\ufffd"
+"""What stands for half a surrogate pair whose other half never came."""
 
-    _held: str = attrs.field(default="", init=False)
 
-    def __call__(self, text: str) -> str:
-        """Return what of `text`, and of what was held back before, is whole."""
-        if self._held:
-            text, self._held = self._held + text, ""
-        if text.isascii() or not _SURROGATE.search(text):
-            return text
-        if "\ud800" <= text[-1] <= "\udbff":
-            text, self._held = text[:-1], text[-1]
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+def whole(text: str) -> tuple[str, str]:
+    """Make text of JSON escapes fit for UTF-8: halves of a surrogate pair are joined, lone ones become `LONE`.
 
-    def close(self) -> str:
-        """Return U+FFFD if half a pair was left over."""
-        held, self._held = self._held, ""
-        return "�" if held else ""
+    Returns: what is whole; and the half that the text ends in, if it does, which belongs in front of the next piece.
+    """
+    if text.isascii() or not _SURROGATE.search(text):
+        return text, ""
+    text, half = (text[:-1], text[-1]) if "\ud800" <= text[-1] <= "\udbff" else (text, "")
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"), half
 
 
 @attrs.define(eq=False)
@@ -55,7 +48,7 @@ class _Call:
     ready: str = ""  # arguments that wait for the name
     placeholder: bool = False  # the text is a lone {}, which real arguments replace
     opened: bool = False  # id and name are handed out
-    whole: Surrogates = attrs.field(factory=Surrogates)
+    half: str = ""  # of a surrogate pair, which the next piece completes
 
     def is_json(self) -> bool:
         if not self.text.rstrip().endswith("}"):
@@ -82,10 +75,10 @@ class Calls:
     def __bool__(self) -> bool:
         return bool(self._calls)
 
-    def feed(self, pieces: Sequence[object], *, whole: bool = False) -> list[ModelToolCall]:
+    def feed(self, pieces: Sequence[object], *, alone: bool = False) -> list[ModelToolCall]:
         """Return what can be handed out after these pieces.
 
-        Arguments: `whole` says that each piece is a call of its own, complete.
+        Arguments: `alone` says that each piece is a call of its own, complete.
         """
         events: list[ModelToolCall] = []
         for piece in pieces:
@@ -98,19 +91,20 @@ class Calls:
             name = name if isinstance(name, str) else ""
             label = label if isinstance(label, str) else ""
             index = piece.get("index")
-            call = self._new() if whole else self._find(index if type(index) is int else None, label, name)
+            call = self._new() if alone else self._find(index if type(index) is int else None, label, name)
             call.label = call.label or label
             if name and not call.opened and name != call.name:
                 call.name += name
             self._latest = call
-            events.extend(self._add(call, _arguments(function.get("arguments")), whole))
+            events.extend(self._add(call, _arguments(function.get("arguments")), alone))
         return events
 
     def close(self) -> list[ModelToolCall]:
         """Return what was held back: calls without arguments, without a name, or with a placeholder only."""
         events: list[ModelToolCall] = []
         for call in self._calls:
-            call.ready += call.whole.close()
+            if call.half:
+                call.ready, call.half = call.ready + LONE, ""
             if call.ready or not call.opened:
                 events.append(self._hand_out(call))
         return events
@@ -140,8 +134,8 @@ class Calls:
         self._calls.append(call)
         return call
 
-    def _add(self, call: _Call, arguments: str, whole: bool) -> list[ModelToolCall]:
-        arguments = call.whole(arguments)
+    def _add(self, call: _Call, arguments: str, alone: bool) -> list[ModelToolCall]:
+        arguments, call.half = whole(call.half + arguments)
         if not arguments:
             return []
         if call.placeholder and arguments.lstrip().startswith("{"):
@@ -149,7 +143,7 @@ class Calls:
         call.text += arguments
         call.ready += arguments
         # An empty object may be a placeholder that the real arguments follow; it is whole only at the end.
-        call.placeholder = not whole and not call.opened and call.text.strip() == "{}"
+        call.placeholder = not alone and not call.opened and call.text.strip() == "{}"
         if call.placeholder or not (call.name or call.opened):
             return []
         return [self._hand_out(call)]

@@ -17,7 +17,7 @@ from goliath_actors.abc import ModelEvent, ModelText, ModelUsage
 from goliath_actors.errors import ModelError, ModelUnavailable
 from goliath_actors.values import Message, Usage
 
-from ._calls import Calls, Surrogates
+from ._calls import LONE, Calls, whole
 from ._errors import Report, Scrubber, from_report
 from ._sse import Frame
 from ._wire import read_json
@@ -35,8 +35,8 @@ class Decoder(abc.ABC):
     def __init__(self, scrub: Scrubber, messages: Sequence[Message] = ()) -> None:
         self._scrub = scrub
         self._messages = messages
-        self._text: list[str] = []
-        self._whole_text = Surrogates()
+        self._text: list[str] | None = None  # made when the first piece comes: a reply is mostly waited for
+        self._half = ""  # of a surrogate pair, which the next piece completes
         self._calls: Calls | None = None  # made when the first one comes: most replies have none
         self._usage: Usage | None = None
         self._finish: str | None = None
@@ -49,7 +49,7 @@ class Decoder(abc.ABC):
     @property
     def text(self) -> str:
         """The text so far."""
-        return "".join(self._text)
+        return "".join(self._text or ())
 
     @property
     def complete(self) -> bool:
@@ -139,25 +139,25 @@ class Decoder(abc.ABC):
         return None
 
     def _say(self, piece: str) -> list[ModelEvent]:
-        text = self._whole_text(piece)
-        if not text:
-            return []
-        self._text.append(text)
-        return [ModelText(text)]
+        text, self._half = whole(self._half + piece)
+        return self._told(text) if text else []
 
     def _rest(self) -> list[ModelEvent]:
         """Return what was held back of the text."""
-        left = self._whole_text.close()
-        if not left:
-            return []
-        self._text.append(left)
-        return [ModelText(left)]
+        half, self._half = self._half, ""
+        return self._told(LONE) if half else []
 
-    def _called(self, pieces: Sequence[object], *, whole: bool = False) -> list[ModelEvent]:
-        """Take pieces of calls; `whole` says that each is a call of its own."""
+    def _told(self, text: str) -> list[ModelEvent]:
+        if self._text is None:
+            self._text = []
+        self._text.append(text)
+        return [ModelText(text)]
+
+    def _called(self, pieces: Sequence[object], *, alone: bool = False) -> list[ModelEvent]:
+        """Take pieces of calls; `alone` says that each is a call of its own."""
         if self._calls is None:
             self._calls = Calls(map(_ID, chain.from_iterable(map(_TOOL_CALLS, self._messages))))
-        return [*self._calls.feed(pieces, whole=whole)]
+        return [*self._calls.feed(pieces, alone=alone)]
 
     def _end_calls(self) -> list[ModelEvent]:
         return [] if self._calls is None else [*self._calls.close()]

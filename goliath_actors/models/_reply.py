@@ -33,7 +33,12 @@ class Reply(Decoder):
 
     def __init__(self, scrub: Scrubber, messages: Sequence[Message] = ()) -> None:
         super().__init__(scrub, messages)
-        self._refusal: list[str] = []
+        self._refusal: list[str] | None = None
+
+    def _refused(self, piece: str) -> None:
+        if self._refusal is None:
+            self._refusal = []
+        self._refusal.append(piece)
 
     def _event(self, payload: Payload) -> list[ModelEvent]:
         if "done" in payload and "choices" not in payload:
@@ -63,7 +68,7 @@ class Reply(Decoder):
 
     def _verdict(self) -> tuple[list[ModelEvent], ModelError | None]:
         events = self._rest()
-        refusal = "".join(self._refusal).strip()
+        refusal = "".join(self._refusal or ()).strip()
         if refusal or self._finish == "content_filter":
             return events, Refused(
                 self._scrub(refusal) or "the provider's filter ended the reply",
@@ -99,10 +104,10 @@ class Reply(Decoder):
         events = self._say(content) if isinstance(content, str) else self._parts(content)
         refusal = delta.get("refusal")
         if isinstance(refusal, str):
-            self._refusal.append(refusal)
+            self._refused(refusal)
         calls = delta.get("tool_calls")
         if isinstance(calls, list) and calls:
-            events.extend(self._called(calls, whole=whole))
+            events.extend(self._called(calls, alone=whole))
         return events
 
     def _line(self, payload: Payload) -> list[ModelEvent]:
@@ -135,7 +140,7 @@ class Reply(Decoder):
             if not isinstance(piece, str):
                 continue
             if kind == "refusal":
-                self._refusal.append(piece)
+                self._refused(piece)
             elif kind in ("text", "output_text", None):
                 events.extend(self._say(piece))
         return events

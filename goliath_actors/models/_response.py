@@ -42,14 +42,16 @@ class ResponseHead(NamedTuple):
 class Responses:
     """The responses to the requests of one connection. Call `begin` before each request."""
 
-    __slots__ = ("_chunks", "_closed", "_data", "_failure", "_keeps", "_left", "_method", "_wire", "over")
+    __slots__ = ("_chunks", "_closed", "_data", "_failure", "_keeps", "_left", "_method", "_request", "_wire", "over")
 
     def __init__(self) -> None:
         # Invariant: bytes that came and that neither h11 nor a caller has: at most MAX_HEAD and what one read brings.
         self._data = b""
         self._closed = False
         self._failure: Malformed | None = None
-        self._wire = h11.Connection(h11.CLIENT, MAX_HEAD)
+        self._request: h11.Request | None = None
+        # Made once something comes, of the request that it answers: most of the time nothing has.
+        self._wire: h11.Connection | None = None
         self._method = b""
         # Invariant: if True, h11 stands in front of a chunk, and `_left` bytes are to come of the one before (with its
         # end of line).
@@ -62,9 +64,7 @@ class Responses:
 
     def begin(self, request: h11.Request) -> None:
         """Expect the response to a request, which may say that it has no body: what is written is not looked at."""
-        self._wire = h11.Connection(h11.CLIENT, MAX_HEAD)
-        self._wire.send(request)
-        self._wire.send(h11.EndOfMessage())
+        self._request, self._wire = request, None
         self._method, self._chunks, self._left, self.over = request.method, False, 0, False
         self._keeps = not any(name == b"connection" for name, _ in request.headers)
 
@@ -82,7 +82,10 @@ class Responses:
         return (
             self.over
             and not (self._data or self._closed)
-            and (self._chunks or (wire.our_state is wire.their_state is h11.DONE and not wire.trailing_data[0]))
+            and (
+                self._chunks
+                or (wire is not None and wire.our_state is wire.their_state is h11.DONE and not wire.trailing_data[0])
+            )
         )
 
     def head(self) -> ResponseHead | None:
@@ -97,9 +100,9 @@ class Responses:
                     return None
                 # Not more than the head: what is behind it may be chunks.
                 place = len(self._data) if end is None else end.end()
-                self._give(self._data[:place])
+                wire = self._give(self._data[:place])
                 self._data = self._data[place:]
-                event = self._wire.next_event()
+                event = wire.next_event()
                 if isinstance(event, h11.Response):
                     break
                 if end is None:
@@ -175,12 +178,12 @@ class Responses:
 
     def _read(self, parts: list[bytes]) -> None:
         """Let h11 read on."""
-        self._give(self._data)
+        wire = self._give(self._data)
         self._data = b""
         if self._closed:
-            self._wire.receive_data(b"")
+            wire.receive_data(b"")
         while True:
-            event = self._wire.next_event()
+            event = wire.next_event()
             if isinstance(event, h11.Data):
                 if event.data:
                     parts.append(bytes(event.data))
@@ -188,6 +191,13 @@ class Responses:
                 self.over = isinstance(event, h11.EndOfMessage)
                 return
 
-    def _give(self, data: bytes) -> None:
+    def _give(self, data: bytes) -> h11.Connection:
+        wire = self._wire
+        if wire is None:
+            assert self._request is not None
+            wire = self._wire = h11.Connection(h11.CLIENT, MAX_HEAD)
+            wire.send(self._request)
+            wire.send(h11.EndOfMessage())
         if data:  # to h11, nothing means that no more will come
-            self._wire.receive_data(data)
+            wire.receive_data(data)
+        return wire
