@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from contextvars import Context
 from functools import partial
 from typing import Any, final
 
 import trio
 
+from ._admission import Admission
 from ._agent import Agent
 from ._conversation import Actor, Entry, Turns, label_of
 from ._directory import Directory, with_subagents
@@ -54,6 +56,7 @@ class Engine:
         self.store = store
         self.life = Life()
         self.turns = Turns(max_running, self._start)
+        self.admission = Admission(self._start_beside)
         self._limits = ObserverLimits(finish_timeout)
         self._nursery: trio.Nursery | None = None
         self._hosted = trio.Event()
@@ -81,19 +84,28 @@ class Engine:
             self.life.gone += 1
 
     def _start(self, actor: Actor) -> None:
-        """Start the task of the actor's head, in that envelope's own context (R5)."""
+        """Start the task of the actor's head, in that envelope's own context (R5), as soon as the loop can follow."""
         envelope = actor.current
         assert envelope is not None
-        assert self._nursery is not None
         envelope.waits = False
         context, envelope.context_vars = envelope.context_vars, None
         assert context is not None
-        start, label = self._nursery.start_soon, label_of(actor.entry, actor.conversation_id)
         if isinstance(envelope, Envelope):
             if envelope.abort_state is not None:
                 actor.gone -= 1
                 self.life.gone -= 1
-            self.life.running += 1  # it has its turn from here on, though its task takes its first step a tick later
+            self.life.running += 1  # it has its turn from here on, though its task takes its first step later
+        if not self.admission.enter():
+            if context.get(current_run) is None:
+                self.admission.wait(partial(self._begin, actor, envelope, context))
+                return
+            self.admission.pass_by()
+        self._begin(actor, envelope, context)
+
+    def _begin(self, actor: Actor, envelope: Envelope | Job, context: Context) -> None:
+        assert self._nursery is not None
+        start, label = self._nursery.start_soon, label_of(actor.entry, actor.conversation_id)
+        if isinstance(envelope, Envelope):
             context.run(start, partial(self._run_turn, actor, envelope), name=label)
         else:
             context.run(start, partial(self._job_turn, actor, envelope), name=label)
@@ -144,6 +156,7 @@ class Engine:
             if life.state == "closed":
                 run.request_abort("shutdown", "the runtime was closed")
         more = actor.advance()
+        self.admission.leave()
         self.turns.over(actor, envelope)
         if more:
             self.turns.ready(actor)

@@ -44,7 +44,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_run",),
     ("_supervisor", "_arguments"),
     ("_conversation", "_lifespans"),
-    ("_directory", "_life"),
+    ("_directory", "_life", "_admission"),
     ("_engine",),
     ("_refusals",),
     ("_acceptance",),

@@ -1,0 +1,86 @@
+"""Admission: tasks of runs begin as fast as the event loop can follow, so that a crowd costs what a few cost.
+
+While the loop keeps up, nothing waits here for longer than one pass of it. When it has more to do than it can, what
+has begun goes first: more runs in flight would not be answered sooner, but each holds memory that the garbage collector
+looks through again and again, and everybody's next step waits for everybody else's. What waits has its turn already;
+there is no limit here on how many run (that is `max_running`), and no order but that of their turns.
+"""
+
+# Why passes are measured and not runs in flight: thousands that wait for slow models cost a loop nothing, and dozens
+# that compute are too many. The time of a pass grows with what is ready at once, whatever it is. Measured with 2,000
+# conversations at once and a model that takes 0.2 s (scripts/bench/turns.py --fleet): half of the CPU, and the longest
+# turn takes half as long.
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import final
+
+import attrs
+import trio
+
+__all__ = ["Admission"]
+
+FREE = 32  # tasks that begin at once, whatever the loop does: so few are no crowd
+PASS = 0.002  # seconds: a pass of the loop that takes longer has more to do than it should
+BATCH = 32  # at most so many begin in one pass
+# A second, at the least, however long passes take: an application that computes much beside its runs may have long
+# passes all the time, and its runs are to begin all the same.
+STEADY = 100
+
+
+@final
+@attrs.define(eq=False)
+class Admission:
+    """Lets the tasks of one runtime begin. Its own task lives while something waits, and never longer."""
+
+    # Starts a task in the nursery that the runs have, too: nobody else may end it.
+    spawn: Callable[[Callable[[], Awaitable[None]]], object]
+    # Tasks that have begun and are not over, and how many of them ended since the last look.
+    inside: int = 0
+    left: int = 0
+    clock: Callable[[], float] = perf_counter
+    _line: deque[Callable[[], object]] = attrs.Factory(deque)
+    _since: float | None = None  # when the pass began that is measured; None while nobody waits
+
+    def enter(self) -> bool:
+        """Say whether a task begins now; if not, it is to `wait`."""
+        if self._since is None and self.inside < FREE:
+            self.inside += 1
+            return True
+        return False
+
+    def pass_by(self) -> None:
+        """A task begins now, whoever waits: somebody who is inside waits for it."""
+        self.inside += 1
+
+    def wait(self, begin: Callable[[], object]) -> None:
+        """Call `begin` once the loop can follow, after all that wait already."""
+        self._line.append(begin)
+        if self._since is None:
+            self._since, self.left = self.clock(), 0
+            self.spawn(self._usher)
+
+    def leave(self) -> None:
+        """A task is over."""
+        self.inside -= 1
+        self.left += 1
+
+    @trio.lowlevel.enable_ki_protection
+    async def _usher(self) -> None:
+        """Let in who waits, a batch each pass of the loop, until nobody does. Not to be cancelled: all must begin."""
+        batch, line = FREE, self._line
+        while line:
+            assert self._since is not None
+            now = self.clock()
+            taken, left = now - self._since, self.left
+            batch = min(2 * batch, BATCH) if taken < PASS else max(1, batch // 2)
+            least = max(left // 2, int(taken * STEADY), 1)
+            self._since, self.left = now, 0
+            for _ in range(min(max(batch if taken < PASS else 0, least), len(line))):
+                self.inside += 1
+                line.popleft()()
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        self._since = None
