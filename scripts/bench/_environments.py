@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from _figures import NoFigure, last_word
+
 __all__ = ["PEERS", "python_of"]
 
 PLACE = Path(__file__).parents[2] / ".bench"
@@ -26,18 +28,22 @@ PEERS = {
 def python_of(peer: str) -> Path:
     """Return the interpreter of a peer's environment, made on first use from the package index.
 
-    Raises: `subprocess.CalledProcessError` if it cannot be made.
+    Raises: `NoFigure` if it cannot be made.
     """
-    return _made(peer, PEERS[peer])
+    try:
+        return _made(peer, PEERS[peer])
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise NoFigure(f"its environment could not be made: {last_word(error)}") from error
 
 
 def _made(name: str, packages: Sequence[str]) -> Path:
     folder = PLACE / name
     python, done = folder / "bin" / "python", folder / "done"
-    if not done.exists() or done.read_text() != "\n".join(packages):
+    wanted = "\n".join(packages)
+    if not done.exists() or done.read_text() != wanted:
         print(f"making an environment for {name} (once)", file=sys.stderr, flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, stderr=subprocess.PIPE, text=True)
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, *packages], check=True)
-        done.write_text("\n".join(packages))
+        subprocess.run([*pip, *packages], check=True, stderr=subprocess.PIPE, text=True)
+        done.write_text(wanted)
     return python

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,7 +18,18 @@ from typing import Any
 
 import attrs
 
-__all__ = ["Figure", "arguments", "cpu_name", "microseconds", "multiples", "show"]
+__all__ = [
+    "Figure",
+    "Found",
+    "NoFigure",
+    "arguments",
+    "cpu_name",
+    "last_word",
+    "microseconds",
+    "multiples",
+    "process",
+    "show",
+]
 
 
 @attrs.frozen
@@ -33,6 +46,77 @@ class Figure:
     def cells(self) -> Sequence[str]:
         mark = {True: "reached", False: "missed", None: ""}[self.ok]
         return (self.what, self.ours, self.against, self.ratio, self.goal, mark)
+
+
+class NoFigure(Exception):
+    """Why a contestant could not be measured, in a line. The others are, and its line says so."""
+
+
+@attrs.frozen
+class Found:
+    """What each contestant came to, by name, why others came to nothing, and what is to be said beside a value."""
+
+    values: Mapping[str, float]
+    failed: Mapping[str, str]
+    beside: Mapping[str, str] = attrs.Factory(dict)
+
+    def said(self, name: str, shown: Callable[[float], str]) -> str:
+        """Return a contestant's value, or why there is none."""
+        if name not in self.values:
+            return f"no figure: {self.failed[name]}"
+        return shown(self.values[name]) + self.beside.get(name, "")
+
+    def line(
+        self,
+        what: str,
+        name: str,
+        shown: Callable[[float], str],
+        goal: str = "",
+        *,
+        most: float | None = None,
+        least: float | None = None,
+        label: str | None = None,
+        ratio: Callable[[float], str] = "{:.2f}".format,
+    ) -> Figure:
+        """Return ours against another, with the ratio of the two if both are there. Without ours, a goal is missed.
+
+        Arguments: `goal` in words; `most` and `least`, what the ratio must come to for it.
+        """
+        words = (what, self.said("ours", shown), f"{name if label is None else label} {self.said(name, shown)}")
+        if "ours" not in self.values:
+            return Figure(*words, "", goal, False if goal else None)
+        if name not in self.values:
+            return Figure(*words, "", "", None)
+        found = self.values["ours"] / self.values[name]
+        ok = None if most is None and least is None else (least or 0) <= found <= (math.inf if most is None else most)
+        return Figure(*words, ratio(found), goal, ok)
+
+
+def last_word(error: Exception) -> str:
+    """Return why a process did not work, in a line: the last one that it said."""
+    said = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
+    return ((said or "").strip().splitlines() or [f"{type(error).__name__}, no reason given"])[-1][:200]
+
+
+def process(command: Sequence[object], seconds: float, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Run a contestant in a process of its own; what it measured, which is the last line of what it says.
+
+    Raises: `NoFigure` if it cannot be started, fails, says something else, or takes longer than `seconds`.
+    """
+    try:
+        done = subprocess.run(
+            [str(part) for part in command], capture_output=True, text=True, timeout=seconds, env=environ, check=True
+        )
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+    except subprocess.TimeoutExpired as error:
+        raise NoFigure(f"took longer than {seconds:.0f} s") from error
+    except (ValueError, IndexError) as error:
+        raise NoFigure(f"said no figure at its end: {done.stdout.strip()[-100:]!r}") from error
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise NoFigure(last_word(error)) from error
+    if not isinstance(found, dict):
+        raise NoFigure(f"said no figure at its end: {found!r}")
+    return found
 
 
 def arguments(doc: str | None, **counts: int) -> argparse.Namespace:

@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
@@ -174,12 +174,33 @@ async def compare(port: int, rounds: int, requests: int) -> None:
         taken: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
         # Enough that what is half done at the start and at the end does not count for much.
         count = min(requests, 300) if in_flight == 1 else max(requests, 2 * in_flight)
+        failed: dict[str, Exception] = {}
         for _ in range(rounds):
-            for name, seconds in taken.items():
-                seconds.append(await measure(name, port, in_flight, count))
-        cost = {name: statistics.median(seconds) for name, seconds in taken.items()}
-        row = "".join(f"{seconds * 1e6:9.0f}" for seconds in cost.values())
-        print(f"{in_flight:9} {row}{cost['pool'] / cost['h11']:11.2f}{cost['httpx2'] / cost['pool']:13.2f}", flush=True)
+            for name in [name for name in taken if name not in failed]:
+                try:
+                    taken[name].append(await measure(name, port, in_flight, count))
+                except Exception as error:  # noqa: BLE001  # whatever it is, the others are measured
+                    failed[name] = error
+        print(row(in_flight, {name: values for name, values in taken.items() if name not in failed}), flush=True)
+        for name, error in failed.items():
+            print(f"{'':9} {name}, no figure: {words(error)}", flush=True)
+
+
+def row(in_flight: int, taken: Mapping[str, list[float]]) -> str:
+    """Return a line of the table; a dash stands for what a contestant that failed did not come to."""
+    cost = {name: statistics.median(seconds) for name, seconds in taken.items()}
+    cells = [f"{cost[name] * 1e6:9.0f}" if name in cost else f"{'-':>9}" for name in CONTESTANTS]
+    for (above, below), width in {("pool", "h11"): 11, ("httpx2", "pool"): 13}.items():
+        both = above in cost and below in cost
+        cells.append(f"{cost[above] / cost[below]:{width}.2f}" if both else f"{'-':>{width}}")
+    return f"{in_flight:9} {''.join(cells)}"
+
+
+def words(error: BaseException) -> str:
+    """Return what went wrong in a line: of a task group, the first error in it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0][:200]
 
 
 def main() -> None:

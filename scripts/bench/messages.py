@@ -10,18 +10,17 @@ least that ours could come to.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from _environments import PEERS, python_of
-from _figures import Figure, arguments, show
+from _figures import Figure, Found, NoFigure, arguments, process, show
 
 HERE = Path(__file__).parent / "peers"
+LONGEST = 300  # seconds for one contestant
 SCRIPTS = {
     "a task and an event": "raw_trio_messages.py",
     "autogen-core": "autogen_core_messages.py",
@@ -33,7 +32,7 @@ GOALS = {("pykka", "CPU"): 0.25, ("autogen-core", "CPU"): 0.25}
 def run(name: str, asks: int) -> tuple[float, float]:
     """Return the CPU and the wall time of one ask, in microseconds.
 
-    Raises: `subprocess.CalledProcessError`.
+    Raises: `NoFigure`.
     """
     environ = dict(os.environ)
     python: Path | str = sys.executable
@@ -41,30 +40,33 @@ def run(name: str, asks: int) -> tuple[float, float]:
         python = python_of(name)
         environ.pop("PYTHONPATH", None)
     script = HERE / SCRIPTS.get(name, "our_messages.py")
-    done = subprocess.run([python, script, str(asks)], capture_output=True, text=True, env=environ, check=True)
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    found = process([python, script, asks], LONGEST, environ)
     return float(found["cpu"]) / found["asks"] * 1e6, float(found["wall"]) / found["asks"] * 1e6
 
 
 def messages_table(options: Any) -> list[Figure]:
     """CPU and wall time of an ask, and of a message of each other library."""
     taken: dict[str, list[tuple[float, float]]] = {"ours": [], **{name: [] for name in SCRIPTS}}
+    failed: dict[str, str] = {}
     for _ in range(options.rounds):
-        for name, found in taken.items():
-            found.append(run(name, options.asks))
+        for name in [name for name in taken if name not in failed]:
+            try:
+                taken[name].append(run(name, options.asks))
+            except NoFigure as error:
+                failed[name] = str(error)
     figures = []
     for place, kind in enumerate(("CPU", "wall")):
-        cost = {name: statistics.median(one[place] for one in found) for name, found in taken.items()}
+        whole = [name for name in taken if name not in failed]
+        found = Found({name: statistics.median(one[place] for one in taken[name]) for name in whole}, failed)
         for name in SCRIPTS:
-            ratio, goal = cost["ours"] / cost[name], GOALS.get((name, kind))
+            goal = GOALS.get((name, kind))
             figures.append(
-                Figure(
+                found.line(
                     f"an ask through an actor, {kind}",
-                    f"{cost['ours']:.0f} µs",
-                    f"{name} {cost[name]:.0f} µs",
-                    f"{ratio:.2f}",
+                    name,
+                    "{:.0f} µs".format,
                     "" if goal is None else f"<= {goal:g}",
-                    None if goal is None else ratio <= goal,
+                    most=goal,
                 )
             )
     return figures

@@ -16,7 +16,6 @@ import itertools
 import json
 import os
 import statistics
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,13 +23,14 @@ from typing import Any
 
 import trio
 from _environments import python_of
-from _figures import Figure, arguments, microseconds, multiples, show
+from _figures import Figure, Found, NoFigure, arguments, microseconds, multiples, process, show
 
 from goliath_actors import Agent, Extension, Message, Runtime, ToolLoop, open_runtime, tool
 from goliath_actors.abc import ModelDone, ModelEvent, ModelRequest, ModelText, ModelToolCall, ModelUsage
 from goliath_actors.values import ToolCall, Usage
 
 WORDS = ("It ", "is ", "sunny ", "in ", "Lisbon.")
+LONGEST = 600  # seconds for one of the other frameworks
 MANY_WORDS = tuple(f"{number} " for number in range(500))
 PEERS = {
     "autogen-agentchat": "autogen_within.py",
@@ -186,31 +186,33 @@ def turning(runtime: Runtime, name: str, words: tuple[str, ...]) -> Any:
 async def others(turns: int) -> list[Figure]:
     """Return a line for each framework, all of them in turns with ours; the goal is set by the quickest."""
     mine: list[float] = []
-    found: dict[str, list[float]] = {name: [] for name in PEERS}
+    taken: dict[str, list[float]] = {name: [] for name in PEERS}
+    failed: dict[str, str] = {}
     async with open_runtime(agent("plain")) as runtime:
         contestant = {"ours": turning(runtime, "plain", WORDS)}
         for _ in range(3):
             mine.append((await microseconds(contestant, 1, turns))["ours"])
-            for name, values in found.items():
-                values.append(_turns_of(name, turns))
-    ours, taken = statistics.median(mine), {name: statistics.median(values) for name, values in found.items()}
-    figures = []
-    for name, value in sorted(taken.items(), key=lambda item: item[1]):
-        ratio, quickest = ours / value, value == min(taken.values())
-        goal, ok = ("<= 0.33", ratio <= 1 / 3) if quickest else ("", None)
-        figures.append(
-            Figure("a turn of the tool loop, CPU", f"{ours:.1f} µs", f"{name} {value:.1f} µs", f"{ratio:.2f}", goal, ok)
-        )
-    return figures
+            for name in [name for name in PEERS if name not in failed]:
+                try:
+                    taken[name].append(_turns_of(name, turns))
+                except NoFigure as error:
+                    failed[name] = str(error)
+    median = {name: statistics.median(values) for name, values in taken.items() if name not in failed}
+    found = Found({"ours": statistics.median(mine), **median}, failed)
+    order = sorted(median, key=median.__getitem__)
+    what, shown = "a turn of the tool loop, CPU", "{:.1f} µs".format
+    figures = [found.line(what, name, shown, "<= 0.33", most=1 / 3) for name in order[:1]]
+    return figures + [found.line(what, name, shown) for name in [*order[1:], *failed]]
 
 
 def _turns_of(name: str, turns: int) -> float:
-    """Return the CPU time of a framework's turn, in microseconds."""
+    """Return the CPU time of a framework's turn, in microseconds.
+
+    Raises: `NoFigure`.
+    """
     script = Path(__file__).parent / "peers" / PEERS[name]
     environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"OPENAI_API_KEY": "none"}
-    command = [python_of(name), script, str(turns)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environ)
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    found = process([python_of(name), script, turns], LONGEST, environ)
     return float(found["cpu"] / found["turns"] * 1e6)
 
 

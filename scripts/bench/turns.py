@@ -16,18 +16,17 @@ to run a turn does; their time-outs are longer than they come with, so that a bu
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from _environments import python_of
-from _figures import Figure, arguments, show
+from _figures import Figure, Found, NoFigure, arguments, process, show
 
 HERE = Path(__file__).parent
 # In the order of their CPU for a turn, as it was measured last: the fastest first.
@@ -59,9 +58,8 @@ def server(pause: float) -> Iterator[int]:
 def run(
     name: str, port: int, conversations: int, turns: int, warm_up: int = 1, *, collector: bool = False
 ) -> dict[str, Any]:
-    """Run a contestant once; what it measured."""
+    """Run a contestant once; what it measured, or what `failed`."""
     own = name in SCRIPTS or name in ("httpx", "aiohttp")
-    python: Path | str = python_of(name) if own else sys.executable
     script = HERE / "peers" / {**SCRIPTS, **CLIENTS}.get(name, f"{name}.py")
     environ = {**os.environ, "NO_PROXY": "127.0.0.1", "OPENAI_API_KEY": "none"}
     if own:
@@ -70,15 +68,10 @@ def run(
     if collector:
         options.append("--collector")
     try:
-        done = subprocess.run(
-            [python, script, *map(str, options)], capture_output=True, text=True, timeout=LONGEST, env=environ
-        )
-    except subprocess.TimeoutExpired:
-        return {"failed": f"took longer than {LONGEST} s"}
-    if done.returncode != 0:
-        return {"failed": (done.stderr.strip().splitlines() or ["no reason given"])[-1][:200]}
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return result
+        python: Path | str = python_of(name) if own else sys.executable
+        return process([python, script, *options], LONGEST, environ)
+    except NoFigure as error:
+        return {"failed": str(error)}
 
 
 def per_turn(results: list[dict[str, Any]], key: str) -> float:
@@ -97,119 +90,88 @@ def turns_table(options: Any, names: list[str]) -> list[Figure]:
                 for name in names:
                     slow = name in SCRIPTS
                     results[name].append(run(name, port, size, max(turns // (4 if slow else 1), 3)))
-        figures += _turn_figures(size, _usable(results))
+        figures += _turn_figures(size, results)
     return figures
 
 
-def _usable(results: Mapping[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    usable = {}
-    for name, found in results.items():
-        failed = [one["failed"] for one in found if "failed" in one] + [
-            str(one["errors"]) for one in found if one.get("errors")
-        ]
-        if failed:
-            print(f"  {name}: {failed[0]}", file=sys.stderr, flush=True)
-        whole = [one for one in found if "failed" not in one]
-        if whole:
-            usable[name] = whole
-    return usable
+def _found(results: Mapping[str, list[dict[str, Any]]], value: Callable[[list[dict[str, Any]]], float]) -> Found:
+    """Return what each contestant came to in the rounds in which it came to something.
 
-
-def _errors(results: list[dict[str, Any]]) -> str:
-    """Return the words for turns that failed, which belong beside every time: a turn that failed is no fast one."""
-    errors = sum(sum(one["errors"].values()) for one in results)
-    return f", {errors} errors" if errors else ""
+    Turns that failed are said beside every value, since one that failed is no fast one; and so are rounds without any.
+    """
+    whole = {name: [one for one in rounds if "failed" not in one] for name, rounds in results.items()}
+    values = {name: value(rounds) for name, rounds in whole.items() if rounds}
+    failed, beside = {}, {}
+    for name, rounds in results.items():
+        reasons = [one["failed"] for one in rounds if "failed" in one]
+        errors = sum(sum(one["errors"].values()) for one in whole[name])
+        if name not in values:
+            failed[name] = reasons[0] if reasons else "it was not run"
+        beside[name] = f", {errors} errors" if errors else ""
+        if reasons:
+            beside[name] += f", {len(reasons)} of {len(rounds)} rounds without a figure: {reasons[0]}"
+    return Found(values, failed, beside)
 
 
 def _turn_figures(size: int, results: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
-    cpu = {name: per_turn(found, "cpu") * 1e3 for name, found in results.items()}
-    failed = {name: _errors(found) for name, found in results.items()}
-    wall = {name: per_turn(found, "wall") * 1e3 for name, found in results.items()}
-    ours = f"{cpu['ours']:.2f} ms{failed['ours']}"
-    ratio = cpu["ours"] / cpu["raw_h11"]
-    figures = [
-        Figure(
-            f"{size} conversations, CPU of a turn",
-            ours,
-            f"bare h11 {cpu['raw_h11']:.2f} ms{failed['raw_h11']}",
-            f"{ratio:.1f}",
-            "<= 3",
-            ratio <= 3,
-        )
-    ]
-    peers = {name: value for name, value in wall.items() if name in SCRIPTS}
-    for name in [name for name in cpu if name not in ("ours", "raw_h11")]:
-        figures.append(
-            Figure(
-                f"{size} conversations, CPU of a turn",
-                ours,
-                f"{name} {cpu[name]:.2f} ms{failed[name]}",
-                f"{cpu['ours'] / cpu[name]:.2f}",
-                "",
-                None,
-            )
-        )
+    what, shown = f"{size} conversations, CPU of a turn", "{:.2f} ms".format
+    cpu = _found(results, lambda rounds: per_turn(rounds, "cpu") * 1e3)
+    bare = cpu.line(what, "raw_h11", shown, "<= 3", most=3.0, label="bare h11", ratio="{:.1f}".format)
+    figures = [bare, *(cpu.line(what, name, shown) for name in results if name not in ("ours", "raw_h11"))]
+    speed = _found(results, lambda rounds: 1 / per_turn(rounds, "wall"))
+    peers = {name: value for name, value in speed.values.items() if name in SCRIPTS}
     if peers:
-        fastest = min(peers, key=peers.__getitem__)
-        more = wall[fastest] / wall["ours"]
-        figures.append(
-            Figure(
-                f"{size} conversations, turns a second",
-                f"{1000 / wall['ours']:.0f}",
-                f"{fastest} {1000 / wall[fastest]:.0f}{failed[fastest]}",
-                f"{more:.1f}",
-                ">= 6",
-                more >= 6,
-            )
-        )
+        fastest = max(peers, key=peers.__getitem__)
+        what, shown = f"{size} conversations, turns a second", "{:.0f}".format
+        figures.append(speed.line(what, fastest, shown, ">= 6", least=6.0, ratio="{:.1f}".format))
     return figures
 
 
 def fleet_table(options: Any, names: list[str]) -> list[Figure]:
     """Wall time of many conversations at once, with a model that takes its time."""
     size = options.fleet
-    tuned = {name: f"{name}, collector set" for name in names[:2]}
-    results: dict[str, list[dict[str, Any]]] = {name: [] for name in [*names, *tuned.values()]}
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    tuned: dict[str, list[dict[str, Any]]] = {name: [] for name in names[:2]}
     with server(options.pause_ms / 1000) as port:
         for _ in range(options.rounds):
             for name in names:
                 # Every turn counts, also the first, with its connections: that is what a fleet is about.
                 results[name].append(run(name, port, size, 3, warm_up=0))
-            for name, label in tuned.items():
-                results[label].append(run(name, port, size, 3, warm_up=0, collector=True))
-    usable = _usable(results)
-    wall = {name: statistics.median(one["wall"] for one in found) for name, found in usable.items()}
-    ours = usable["ours"]
-    figures = []
-    for name in names[1:]:
-        if name not in wall:
-            continue
-        ratio = wall["ours"] / wall[name]
-        goal, ok = (">= 10 x faster", ratio <= 0.1) if name in SCRIPTS else ("", None)
-        if name == "raw_h11":
-            goal, ok = "<= 2.5", ratio <= 2.5
-        shown = f"{ratio:.2f}" if name == "raw_h11" else f"1/{1 / ratio:.1f}"
-        words = f"{name} {wall[name]:.1f} s{_errors(usable[name])}"
+            for name in tuned:
+                tuned[name].append(run(name, port, size, 3, warm_up=0, collector=True))
+    return _fleet_figures(f"{size} x 3 turns", options.pause_ms, results, tuned)
+
+
+def _fleet_figures(
+    fleet: str, pause_ms: int, results: Mapping[str, list[dict[str, Any]]], tuned: Mapping[str, list[dict[str, Any]]]
+) -> list[Figure]:
+    what, seconds = f"{fleet}, model {pause_ms} ms, wall", "{:.1f} s".format
+    wall = _found(results, lambda rounds: statistics.median(one["wall"] for one in rounds))
+    figures = [wall.line(what, "raw_h11", seconds, "<= 2.5", most=2.5)]
+    for name in [name for name in results if name not in ("ours", "raw_h11")]:
         figures.append(
-            Figure(
-                f"{size} x 3 turns, model {options.pause_ms} ms, wall", f"{wall['ours']:.1f} s", words, shown, goal, ok
-            )
+            wall.line(what, name, seconds, ">= 10 x faster", most=0.1, ratio=lambda found: f"1/{1 / found:.1f}")
         )
-    p99 = statistics.median(one["p99"] for one in ours)
-    errors = sum(sum(one["errors"].values()) for one in ours)
-    peak = max(one["peak_mb"] for one in ours)
-    figures.append(Figure(f"{size} x 3 turns, p99 of a turn", f"{p99:.2f} s", "", "", "<= 2 s", p99 <= 2))
-    figures.append(Figure(f"{size} x 3 turns, errors", str(errors), "", "", "0", errors == 0))
-    figures.append(Figure(f"{size} x 3 turns, peak memory", f"{peak:.0f} MB", "", "", "<= 250 MB", peak <= 250))
+    p99 = _found(results, lambda rounds: statistics.median(one["p99"] for one in rounds))
+    peak = _found(results, lambda rounds: max(one["peak_mb"] for one in rounds))
+    errors = _found(results, lambda rounds: sum(sum(one["errors"].values()) for one in rounds))
+    for rest, found, shown, goal, most in (
+        ("p99 of a turn", p99, "{:.2f} s".format, "<= 2 s", 2.0),
+        ("errors", errors, "{:.0f}".format, "0", 0.0),
+        ("peak memory", peak, "{:.0f} MB".format, "<= 250 MB", 250.0),
+    ):
+        ours = found.values.get("ours")
+        said = found.said("ours", shown) if ours is None else shown(ours)
+        figures.append(Figure(f"{fleet}, {rest}", said, "", "", goal, ours is not None and ours <= most))
     # As the guide to embedding advises for thousands at once; the default is what the goals are about.
-    if all(label in wall for label in tuned.values()):
-        here, there = (wall[label] for label in tuned.values())
-        late = statistics.median(one["p99"] for one in usable[tuned["ours"]])
-        what = f"{size} x 3 turns, garbage collector set for many"
-        figures.append(
-            Figure(f"{what}, wall", f"{here:.1f} s", f"raw_h11 {there:.1f} s", f"{here / there:.2f}", "", None)
+    what = f"{fleet}, garbage collector set for many"
+    figures.append(
+        _found(tuned, lambda rounds: statistics.median(one["wall"] for one in rounds)).line(
+            f"{what}, wall", "raw_h11", seconds
         )
-        figures.append(Figure(f"{what}, p99 of a turn", f"{late:.2f} s", "", "", "", None))
+    )
+    late = _found(tuned, lambda rounds: statistics.median(one["p99"] for one in rounds))
+    figures.append(Figure(f"{what}, p99 of a turn", late.said("ours", "{:.2f} s".format), "", "", "", None))
     return figures
 
 
