@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -234,3 +235,15 @@ def test_an_environment_that_cannot_be_made_is_a_reason_and_no_end(
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(importlib.import_module("_figures").NoFigure, match="its environment could not be made: "):
         environments.python_of("pykka")
+
+
+def test_every_peer_and_all_that_it_needs_is_pinned(bench: Any) -> None:
+    environments = importlib.import_module("_environments")
+    wanted = [package for packages in environments.PEERS.values() for package in packages]
+    assert [package for package in wanted if not re.fullmatch(r"[a-z-]+(\[[a-z]+\])?==[\d.]+", package)] == []
+    lines = environments.CONSTRAINTS.read_text().splitlines()
+    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert len(pinned) > 70
+    for package in wanted:
+        name, version = re.sub(r"\[.*\]", "", package).split("==")
+        assert pinned[name] == version
