@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar, final
-from urllib.parse import quote
 
 import attrs
 import msgspec
@@ -31,13 +30,14 @@ from ._bodies import (
     read_json,
 )
 from ._config import ServerConfig
-from ._hosted import Asking, Hosted, Kind, Visitor
+from ._hosted import Hosted, Kind, Visitor
 from ._hosting import Hosting
 from ._ledger import Ledger
+from ._place import Place, active_data, elsewhere, full, headers_of, only_end, past, short, unanswered
 from ._problems import Problem
 from ._recovery import Recovery
 from ._streams import StreamResponse, follow, while_connected
-from ._wire import dumps, entry_data, frame, plain, run_outcome
+from ._wire import dumps, entry_data
 
 __all__ = ["Routes", "respond"]
 
@@ -53,28 +53,6 @@ B = TypeVar("B", bound=msgspec.Struct)
 def respond(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return JSON data as a response."""
     return Response(dumps(data), status, headers, "application/json")
-
-
-@attrs.frozen
-class _Place:
-    """A conversation that a request names, and what is on record of it here."""
-
-    visitor: Visitor
-    agent: Agent[Any]
-    id: str
-    # Where the application is mounted, if it is.
-    root: str = ""
-
-    @property
-    def key(self) -> str:
-        return Ledger.key(self.agent.name, self.visitor.principal, self.id)
-
-    @property
-    def path(self) -> str:
-        return f"{self.root}/v1/conversations/{quote(self.id, safe='')}"
-
-    def asking(self, text: str, **more: Any) -> Asking:
-        return Asking(self.visitor, self.agent, self.id, text, **more)
 
 
 @final
@@ -115,7 +93,7 @@ class Routes:
         await self.recovery.touch(place.key)
         hosted, _ = await self.hosting.start(place.asking(body.text, kind="steer", timeout=body.timeout))
         assert isinstance(hosted, Hosted)
-        return respond(self._short(place, hosted), 202, self._headers(place, hosted.id))
+        return respond(short(place, hosted), 202, headers_of(place, hosted.id))
 
     async def _started(
         self,
@@ -140,7 +118,7 @@ class Routes:
         hosted, again = await self.hosting.start(asking)
         if isinstance(hosted, str):
             return await self._over_long_ago(place, hosted, streams)
-        headers = self._headers(place, hosted.id)
+        headers = headers_of(place, hosted.id)
         if again:
             headers["idempotent-replayed"] = "true"
         # A second request with the same key does not own the run: the first one's client may still be there.
@@ -148,14 +126,14 @@ class Routes:
         if streams:
             return StreamResponse(lambda: follow(self.hosting, hosted), headers, left)
         if not body.wait:
-            return respond(self._short(place, hosted), 202, headers)
+            return respond(short(place, hosted), 202, headers)
         complete = False
         try:
             complete = await while_connected(request, hosted.over.wait)
         finally:
             if not complete:
                 left()
-        return respond(self._full(place, hosted), 200, headers)
+        return respond(full(place, hosted, self.config.shows_errors), 200, headers)
 
     async def get_run(self, request: Request, visitor: Visitor) -> Response:
         """`GET /v1/conversations/{id}/runs/{run_id}`: state and result."""
@@ -164,12 +142,12 @@ class Routes:
         hosted = self._find(place, run_id)
         if hosted is not None:
             await trio.lowlevel.checkpoint()
-            return respond(self._full(place, hosted))
+            return respond(full(place, hosted, self.config.shows_errors))
         record = await self._known(place)
         row = record.private.get("open", {}).get(run_id)
         if row is not None:  # of another process that shares the store
-            return respond(self._elsewhere(place, run_id, "running" if row["begun"] else "queued"))
-        return respond(self._past(place, await self._recorded(place, run_id)))
+            return respond(elsewhere(place, run_id, "running" if row["begun"] else "queued"))
+        return respond(past(place, await self._recorded(place, run_id)))
 
     async def get_events(self, request: Request, visitor: Visitor) -> Response:
         """`GET /v1/conversations/{id}/runs/{run_id}/events`: follow a run, from its start or from where one was."""
@@ -179,9 +157,9 @@ class Routes:
         hosted = self._find(place, run_id)
         if hosted is not None:
             await trio.lowlevel.checkpoint()
-            return StreamResponse(lambda: follow(self.hosting, hosted, after), self._headers(place, run_id))
+            return StreamResponse(lambda: follow(self.hosting, hosted, after), headers_of(place, run_id))
         row = await self._recorded(place, run_id)
-        return StreamResponse(lambda: _only_end(place, row, after), self._headers(place, run_id))
+        return StreamResponse(lambda: only_end(place, row, after), headers_of(place, run_id))
 
     async def post_abort(self, request: Request, visitor: Visitor) -> Response:
         """`POST /v1/conversations/{id}/runs/{run_id}/abort`: end a run."""
@@ -189,10 +167,10 @@ class Routes:
         body = await self._read(request, AbortBody)
         hosted = self._find(place, request.path_params["run_id"])
         if hosted is None:
-            return respond(self._past(place, await self._recorded(place, request.path_params["run_id"])))
+            return respond(past(place, await self._recorded(place, request.path_params["run_id"])))
         hosted.run.abort(body.reason or "the client asked for it")
         await trio.lowlevel.checkpoint()
-        return respond(self._short(place, hosted), 202)
+        return respond(short(place, hosted), 202)
 
     async def post_answer(self, request: Request, visitor: Visitor) -> Response:
         """`POST /v1/conversations/{id}/runs/{run_id}/confirmations/{call_id}`: answer an open question."""
@@ -247,19 +225,19 @@ class Routes:
                 "phase_seconds": None if status.since is None else max(0.0, now - status.since),
                 "waiting": status.waiting,
                 "oldest_wait_seconds": status.oldest_wait,
-                "runs": [_active_data(hosted) for hosted in active],
+                "runs": [active_data(hosted) for hosted in active],
                 "confirmations": [
                     {"run_id": hosted.id, **question.data()}
                     for hosted in active
                     for question in hosted.questions.values()
                 ],
                 "waiting_calls": await self._waiting_calls(place, record),
-                "unanswered": _unanswered(record),
+                "unanswered": unanswered(record),
                 "can": {name: self.hosting.can_resume(place.agent) for name in ("steer", "resume", "regenerate")},
             }
         )
 
-    async def _waiting_calls(self, place: _Place, record: Record) -> list[Any]:
+    async def _waiting_calls(self, place: Place, record: Record) -> list[Any]:
         """Return the calls that a run has left waiting for a person, and that have no result since: a run that saw to
         them may have ended without a result of its own."""
         rows = (row["result"] for row in reversed(record.private.get("ended", ())) if row.get("result") is not None)
@@ -304,31 +282,31 @@ class Routes:
                 return agent
         raise Problem("not-found", f"there is no agent {name!r}; GET /v1/agents lists them", field="agent")
 
-    def _place(self, request: Request, visitor: Visitor, agent: str | None = None, *query: str) -> _Place:
+    def _place(self, request: Request, visitor: Visitor, agent: str | None = None, *query: str) -> Place:
         check_query(request.query_params, "agent", *query)
         named = agent if agent is not None else query_text(request.query_params, "agent", MAX_NAME)
-        return _Place(visitor, self._agent(named), conversation_id(request), request.scope.get("root_path", ""))
+        return Place(visitor, self._agent(named), conversation_id(request), request.scope.get("root_path", ""))
 
-    def _conversation(self, place: _Place) -> Conversation:
+    def _conversation(self, place: Place) -> Conversation:
         return self.hosting.runtime.conversation(place.asking("").inner_id, place.agent)
 
-    async def _known(self, place: _Place) -> Record:
+    async def _known(self, place: Place) -> Record:
         await self.recovery.touch(place.key)
         record = await self.hosting.ledger.read(place.key)
         if record.version == 0 and not await self._was_asked_elsewhere(place):
             raise Problem("not-found", "there is no such conversation")
         return record
 
-    async def _was_asked_elsewhere(self, place: _Place) -> bool:
+    async def _was_asked_elsewhere(self, place: Place) -> bool:
         """Say whether the application itself has asked a conversation that nobody has asked here."""
         conversation = self._conversation(place)
         return conversation.status().run_id is not None or bool((await conversation.history(limit=1)).entries)
 
-    def _find(self, place: _Place, run_id: str) -> Hosted | None:
+    def _find(self, place: Place, run_id: str) -> Hosted | None:
         hosted = self.hosting.get(run_id)
         return hosted if hosted is not None and hosted.asking.key == place.key else None
 
-    async def _recorded(self, place: _Place, run_id: str) -> Mapping[str, Any]:
+    async def _recorded(self, place: Place, run_id: str) -> Mapping[str, Any]:
         """Return the end of a run that is not held any more."""
         record = await self._known(place)
         for row in record.private.get("ended", ()):
@@ -338,97 +316,17 @@ class Routes:
             raise Problem("conflict", "it goes on in another process of this server", retry_after=1)
         raise Problem("not-found", "there is no such run, or it ended too long ago")
 
-    async def _over_long_ago(self, place: _Place, run_id: str, streams: bool) -> Response:
+    async def _over_long_ago(self, place: Place, run_id: str, streams: bool) -> Response:
         """Answer an ask that was made again, and whose run is only on record, if at all."""
-        headers = {**self._headers(place, run_id), "idempotent-replayed": "true"}
+        headers = {**headers_of(place, run_id), "idempotent-replayed": "true"}
         row = await self._recorded(place, run_id)
         if streams:
-            return StreamResponse(lambda: _only_end(place, row, 0), headers)
-        return respond(self._past(place, row), 200, headers)
+            return StreamResponse(lambda: only_end(place, row, 0), headers)
+        return respond(past(place, row), 200, headers)
 
     def _need_tool_loop(self, agent: Agent[Any], door: str) -> None:
         if not self.hosting.can_resume(agent):
             raise Problem("conflict", f"{door} needs an agent with a ToolLoop; {agent.name!r} has another loop")
-
-    def _headers(self, place: _Place, run_id: str) -> dict[str, str]:
-        return {"x-run-id": run_id, "location": _links(place, run_id)["self"]}
-
-    def _short(self, place: _Place, hosted: Hosted) -> dict[str, Any]:
-        return {"run_id": hosted.id, "state": hosted.run.state, "links": _links(place, hosted.id)}
-
-    def _full(self, place: _Place, hosted: Hosted) -> dict[str, Any]:
-        follower = hosted.run.followed_by
-        return {
-            "run_id": hosted.id,
-            "conversation_id": place.id,
-            "agent": place.agent.name,
-            "state": hosted.run.state,
-            **run_outcome(hosted.run, place.id, self.config.shows_errors),
-            "followed_by": None if follower is None else follower.id,
-            "confirmations": [question.data() for question in hosted.questions.values()],
-            "links": _links(place, hosted.id),
-        }
-
-    def _elsewhere(self, place: _Place, run_id: str, state: str) -> dict[str, Any]:
-        nothing = dict.fromkeys(("status", "result", "error", "abort", "followed_by"))
-        row = {"run_id": run_id, **nothing}
-        return {**self._past(place, row), "state": state}
-
-    def _past(self, place: _Place, row: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "run_id": row["run_id"],
-            "conversation_id": place.id,
-            "agent": place.agent.name,
-            "state": "done",
-            **{name: plain(row[name]) for name in ("status", "result", "error", "abort", "followed_by")},
-            "confirmations": [],
-            "links": _links(place, row["run_id"]),
-        }
-
-
-def _unanswered(record: Record) -> list[dict[str, Any]]:
-    """Return the asks of the last runs that gave no answer, and why: a history may not hold them."""
-    rows = [row for row in record.private.get("ended", ()) if "ask" in row and row["followed_by"] is None]
-    names = ("run_id", "ask", "at", "status", "error", "abort")
-    return [
-        {**{name: plain(row[name]) for name in names}, "reason": (row["result"] or {}).get("reason")} for row in rows
-    ]
-
-
-def _active_data(hosted: Hosted) -> dict[str, Any]:
-    """Return a run that is not over as JSON data; `ask` for those that came with a text of their own."""
-    asking = hosted.asking
-    text = asking.text if asking.kind in ("run", "steer") else None
-    return {"run_id": hosted.id, "state": hosted.run.state, "kind": asking.kind, "ask": text}
-
-
-def _links(place: _Place, run_id: str) -> dict[str, str]:
-    own = f"{place.path}/runs/{quote(run_id, safe='')}"
-    query = f"?agent={quote(place.agent.name, safe='')}"
-    return {
-        "self": own + query,
-        "events": f"{own}/events{query}",
-        "abort": f"{own}/abort{query}",
-        "conversation": place.path + query,
-    }
-
-
-async def _only_end(place: _Place, row: Mapping[str, Any], after: int) -> AsyncGenerator[bytes, None]:
-    """Yield the last event of a run of which only the end is on record."""
-    await trio.lowlevel.checkpoint()
-    seq = int(row["seq"])
-    if seq and after >= seq:  # 0: of a run that a restart ended nobody knows how far it had come
-        return
-    abort = row["abort"] or {}
-    data = {
-        "kind": "run-finished",
-        "run_id": row["run_id"],
-        "conversation_id": place.id,
-        "seq": seq,
-        "reason": abort.get("cause"),
-        **{name: plain(row[name]) for name in ("status", "result", "error", "abort", "followed_by")},
-    }
-    yield frame("run-finished", data, seq or None)
 
 
 def _nothing() -> None:
