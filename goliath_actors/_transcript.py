@@ -288,9 +288,11 @@ class Transcript:
         self._stored(entries)
 
     async def _look_for_results(self, entries: tuple[Entry, ...], before: Record) -> None:
-        """Raise `StoreConflict` if somebody else has given one of these calls its result: it has one only (T2)."""
+        """Raise `StoreConflict` if somebody else has given one of these calls its result, for it has one only, or has
+        taken the call away, for there is no result without one (T2)."""
         work, known = self.work, before.entries_count
-        closed = {entry.message.tool_call_id for entry in entries if entry.role == "tool"}
+        made = {call.id for entry in entries for call in entry.message.tool_calls}
+        closed = {entry.message.tool_call_id for entry in entries if entry.role == "tool"} - made
         # From the last entry that is known: where there is another one now, what was in front of it may have changed.
         after = max(0, known - 1)
         if closed and known:
@@ -298,16 +300,18 @@ class Transcript:
             if [entry.id for entry in page.entries] != [self.history.last_id]:
                 after = 0
         found: set[str] = set()
+        lost = set() if after else set(closed)
         while closed:
             page = await work.store.entries(work.key, after=after, limit=PAGE)
+            lost.difference_update(call.id for entry in page.entries for call in entry.message.tool_calls)
             results = [entry.message.tool_call_id for entry in page.entries if entry.role == "tool"]
             found.update(id for id in results if isinstance(id, str) and id in closed)
             if page.next is None:
                 break
             after = page.next
-        if found:
-            self.history.drop_calls(found)
-            raise taken_elsewhere(work.key, found)
+        if gone := found.union(id for id in lost if isinstance(id, str)):
+            self.history.drop_calls(gone)
+            raise taken_elsewhere(work.key, gone)
 
     def _stored(self, entries: Sequence[Entry]) -> None:
         for entry in entries:

@@ -519,3 +519,27 @@ async def test_a_result_is_found_also_where_somebody_else_has_made_the_history_s
     entries = await history(store, agent)
     check_closed(entries)
     assert [entry.message.text for entry in entries] == ["", "theirs"]
+
+
+async def test_a_result_is_not_stored_where_somebody_else_has_taken_its_call_away() -> None:
+    class Rewritten(InMemoryStore):  # type: ignore[misc]  # a test's own store
+        """Somebody else answers the ask anew, without a call, just before ours is stored."""
+
+        async def commit(self, key: str, change: Change, expect: int | None = None, token: int | None = None) -> Record:
+            if [entry.message.text for entry in change.append] == ["ours"]:
+                asked = (await self.entries(key, after=0)).entries[0]
+                theirs = [Entry(f"theirs-{n}", 1.0, "assistant", Message("assistant", "theirs")) for n in range(many)]
+                await super().commit(key, Change(append=theirs, truncate_after=asked.id))
+            return await super().commit(key, change, expect, token)
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "ours"
+
+    for many in (0, 1, 3):
+        store, agent = Rewritten(), native([tool_calls(("look", {})), "done"], tools=[look])
+        async with open_runtime(agent, store=store) as runtime:
+            with pytest.raises(StoreConflict, match=r"somebody else has gone on with"):
+                await runtime.run("go")
+        assert [entry.message.text for entry in await history(store, agent)] == ["go", *["theirs"] * many]
