@@ -1,7 +1,7 @@
-"""What adapters for model providers have alike: opening a reply, and closing what is idle.
+"""What adapters for model providers have alike: sending a request, opening its reply, and closing what is idle.
 
-Uses _exchange, _incoming, _endpoint; used by openai_chat and anthropic. One request is one attempt: nothing here
-retries, since only the request room knows whether anything was released already (T11).
+Uses _exchange, _incoming, _endpoint, _answer, _errors; used by openai_chat and anthropic. One request is one attempt:
+nothing here retries, since only the request room knows whether anything was released already (T11).
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from types import TracebackType
 from typing import ClassVar, final
 
 import attrs
+import trio
 
 from goliath_actors.abc import ModelEvent, ModelRequest
 from goliath_actors.errors import BadRequest
 
+from ._answer import Answer, readable
 from ._decoder import Decoder
 from ._endpoint import Endpoint
+from ._errors import from_exchange, from_response
 from ._exchange import Exchange, MoreHeaders, as_settings, check_headers, check_key, check_options, scrubber
 from ._http import httpx, parse_url, place
-from ._incoming import Patience
+from ._incoming import Incoming, Patience
 
 __all__ = ["Adapter", "Dialect"]
 
@@ -141,13 +144,36 @@ class _Opened(AbstractAsyncContextManager[AsyncIterator[ModelEvent]]):
         self._request = request
 
     async def __aenter__(self) -> AsyncIterator[ModelEvent]:
-        adapter = self._adapter
+        # All of it in one coroutine: while a model is waited for, each costs the garbage collector as much as a list.
+        adapter, exchange = self._adapter, self._adapter._exchange
+        patience = exchange.patience
         try:
             content, reply = adapter._question(self._request)
         except (TypeError, ValueError) as error:
             raise BadRequest(f"the request cannot be written as JSON: {error}", code="not-json") from error
-        self._incoming = await adapter._exchange.send(content, reply, adapter._wall_clock)
-        return self._incoming
+        headers, scrub = exchange.headed()
+        began = trio.current_time()
+        response: Answer | None = None
+        with trio.move_on_after(patience.first):
+            try:
+                response = readable(
+                    await exchange.endpoint.post(exchange.url, headers, content, exchange.connect_timeout)
+                )
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                raise from_exchange(error, patience.server, scrub, exchange.connect_timeout) from error
+        if response is None:
+            raise patience.first_exceeded()
+        left = patience.first - (trio.current_time() - began)
+        incoming = Incoming(response, reply, scrub, patience, left)
+        if not response.is_success:
+            try:
+                error_body = await incoming.read_error()
+            finally:
+                await incoming.aclose()
+            now = adapter._wall_clock()
+            raise from_response(response.status_code, response.headers, error_body, scrub, now)
+        self._incoming = incoming
+        return incoming
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

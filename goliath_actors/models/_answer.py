@@ -1,6 +1,6 @@
 """Answers: responses whose bodies are read as they come, over a connection of ours or over the client library.
 
-Uses _connection; used by _pool, _endpoint and _incoming.
+Uses _connection; used by _pool, _endpoint, _adapter and _incoming.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ._connection import Connection, close_all
 from ._http import httpx
 from ._idle import Origin
 
-__all__ = ["Answer", "Owner", "PooledAnswer", "client_answer", "close_response"]
+__all__ = ["Answer", "Owner", "PooledAnswer", "client_answer", "close_response", "readable"]
 
 
 class Answer(Protocol):
@@ -116,8 +116,10 @@ class PooledAnswer:
         if self._closed or self.over:
             await trio.lowlevel.checkpoint()
             return b""
-        data = await self._connection.read(self._limit)
-        self.over = self._connection.over
+        connection = self._connection
+        while not (data := connection.ready()) and not connection.over:
+            await connection.receive(self._limit)
+        self.over = connection.over
         return data
 
     async def aclose(self) -> None:
@@ -194,6 +196,13 @@ class _ClientAnswer:
 def client_answer(response: httpx.Response) -> Answer:
     """Return the client library's response as an answer."""
     return _ClientAnswer(response)
+
+
+def readable(answer: Answer) -> Answer:
+    """Return an answer whose body is read as it was meant: the client library undoes a compression."""
+    if isinstance(answer, PooledAnswer) and answer.headers.get("content-encoding", "identity") != "identity":
+        return client_answer(answer.as_response())
+    return answer
 
 
 async def close_response(response: httpx.Response, chunks: AsyncGenerator[bytes, None]) -> None:

@@ -82,35 +82,37 @@ class Connection:
         stream = self._stream
         return stream if isinstance(stream, Socket) else stream.transport_stream
 
-    async def request(self, head: Head, content: bytes, limits: Limits) -> ResponseHead:
-        """Send one request and return the head of its response; the body is read by `read`.
+    async def send(self, head: Head, content: bytes, limit: float | None) -> None:
+        """Send one request. Its response is there to be read after `receive`: first `head`, then what `ready` gives.
+
+        Arguments: `limit`, seconds, or None.
 
         Raises: the client library's transport errors.
 
         Cancellation: the connection cannot be used again.
         """
-        responses = self._responses
-        responses.begin(head.request)
+        self._responses.begin(head.request)
         data = b"%s%d\r\n\r\n%s" % (head.before_length, len(content), content)
         # Sending need not be a checkpoint, and a request of somebody who was cancelled is not sent.
         await trio.lowlevel.checkpoint_if_cancelled()
         try:
-            if limits.write is None:
+            if limit is None:
                 await self._stream.send_all(data)
             else:
-                with trio.fail_after(limits.write):
+                with trio.fail_after(limit):
                     await self._stream.send_all(data)
         except trio.TooSlowError as error:
-            raise httpx.WriteTimeout(f"not sent within {limits.write} s") from error
+            raise httpx.WriteTimeout(f"not sent within {limit} s") from error
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # a server may refuse a request before it has read it all: what it says tells more than this
+
+    def head(self) -> ResponseHead | None:
+        """Return the head of the response once all of it has come, else None.
+
+        Raises: `httpx.RemoteProtocolError`.
+        """
         try:
-            while True:
-                if not await self._receive(limits.read):
-                    raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
-                response = responses.head()
-                if response is not None:
-                    return response
+            return self._responses.head()
         except Malformed as error:
             raise httpx.RemoteProtocolError(str(error)) from error
 
@@ -129,19 +131,6 @@ class Connection:
         """True once the body was returned to its end."""
         return self._responses.over
 
-    async def read(self, limit: float | None) -> bytes:
-        """Return the next bytes of the body; empty at its end. A checkpoint, unless bytes or the end have come already.
-
-        Arguments: `limit`, seconds, or None.
-
-        Raises: the client library's transport errors.
-
-        Cancellation: the connection cannot be used again.
-        """
-        while not (data := self.ready()) and not self._responses.over:
-            await self._receive(limit)
-        return data
-
     @property
     def reusable(self) -> bool:
         """True if the connection can carry another request."""
@@ -151,7 +140,15 @@ class Connection:
         """Close the connection."""
         await self._stream.aclose()
 
-    async def _receive(self, limit: float | None) -> int:
+    async def receive(self, limit: float | None) -> int:
+        """Wait for what comes next, and return how many bytes it is: 0 if no more will come. A checkpoint.
+
+        Arguments: `limit`, seconds, or None.
+
+        Raises: the client library's transport errors.
+
+        Cancellation: the connection cannot be used again.
+        """
         try:
             if limit is None:
                 data = await self._stream.receive_some(_READ)

@@ -1,13 +1,13 @@
 """Where requests to one provider go: the application's own client, or one pool per trio loop.
 
-Uses _pool, _answer; used by _exchange and http_fallback.
+Uses _pool, _answer; used by _adapter and http_fallback.
 """
 
 from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import final
 
 import attrs
@@ -28,6 +28,10 @@ _OWN_HEADERS = {"user-agent": USER_AGENT, "content-type": "application/json"}
 @functools.lru_cache(maxsize=16)
 def _limits(connect_timeout: float | None) -> Limits:
     return Limits(connect=connect_timeout)
+
+
+async def _sent(client: httpx.AsyncClient, request: httpx.Request) -> Answer:
+    return client_answer(await client.send(request, stream=True, follow_redirects=False))
 
 
 @final
@@ -55,15 +59,17 @@ class Endpoint:
             pool = self._pools[token] = Pool()
         return pool
 
-    async def post(
+    # Not async, as the wait for an answer would be one coroutine deeper.
+    def post(
         self, url: httpx.URL, headers: dict[str, str], content: bytes, connect_timeout: float | None
-    ) -> Answer:
-        """Send one POST and return the answer unread. Redirects are never followed: they would carry the key along.
+    ) -> Awaitable[Answer]:
+        """Return what sends one POST and gives the answer unread, to be made `readable`. Redirects are never followed:
+        they would carry the key along.
 
         Arguments: `headers`, whose names are lower-case; `connect_timeout` in seconds; every other limit is the
         caller's own cancel scope.
 
-        Raises: the client library's transport errors.
+        Raises, on the call or when awaited: the client library's transport errors.
 
         Cancellation: the connection is closed.
         """
@@ -75,12 +81,9 @@ class Endpoint:
                 content=content,
                 timeout=httpx.Timeout(None, connect=connect_timeout),
             )
-            return client_answer(await self._http.send(request, stream=True, follow_redirects=False))
+            return _sent(self._http, request)
         origin, head = self._head(url, headers)
-        answer = await self.pool.send(origin, head, content, _limits(connect_timeout))
-        if answer.headers.get("content-encoding", "identity") != "identity":
-            return client_answer(answer.as_response())
-        return answer
+        return self.pool.send(origin, head, content, _limits(connect_timeout))
 
     def _head(self, url: httpx.URL, headers: Mapping[str, str]) -> tuple[Origin, Head]:
         key = tuple(headers.items())

@@ -1,6 +1,6 @@
-"""What every adapter over HTTP does alike: check its configuration, send one request, open its reply.
+"""What every adapter over HTTP is told of its provider, checked.
 
-Uses _endpoint, _incoming, _errors; used by openai_chat and anthropic.
+Uses _endpoint, _incoming, _errors; used by _adapter, openai_chat and anthropic.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import attrs
-import trio
 
 from goliath_actors._numbers import check_seconds
 from goliath_actors.errors import ConfigError
 
-from ._answer import Answer
-from ._decoder import Decoder
 from ._endpoint import Endpoint
-from ._errors import Scrubber, from_exchange, from_response
+from ._errors import Scrubber
 from ._http import httpx
-from ._incoming import Incoming, Patience
+from ._incoming import Patience
 
 __all__ = [
     "SHORTEST_SECRET",
@@ -105,7 +102,7 @@ def scrubber(key: str, basic: str | None, url: httpx.URL, more: MoreHeaders | No
 
 @attrs.frozen(eq=False)
 class Exchange:
-    """One adapter's way to its provider. `wall_clock` gives seconds since the epoch, for the dates in `Retry-After`."""
+    """One adapter's way to its provider."""
 
     endpoint: Endpoint
     url: httpx.URL
@@ -115,36 +112,7 @@ class Exchange:
     connect_timeout: float
     more: MoreHeaders | None = attrs.field(default=None, repr=False)
 
-    async def send(self, content: bytes, reply: Decoder, wall_clock: Callable[[], float]) -> Incoming:
-        """Send one request and return its reply, to be read and closed by the caller.
-
-        Arguments: `content`, the body; `reply` reads what comes.
-
-        Raises: `ModelError` and its kinds.
-
-        Cancellation: the connection is closed.
-        """
-        headers, scrub = self._headers()
-        began = trio.current_time()
-        response: Answer | None = None
-        with trio.move_on_after(self.patience.first):
-            try:
-                response = await self.endpoint.post(self.url, headers, content, self.connect_timeout)
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
-                raise from_exchange(error, self.patience.server, scrub, self.connect_timeout) from error
-        if response is None:
-            raise self.patience.first_exceeded()
-        left = self.patience.first - (trio.current_time() - began)
-        incoming = Incoming(response, reply, scrub, self.patience, left)
-        if response.is_success:
-            return incoming
-        try:
-            error_body = await incoming.read_error()
-        finally:
-            await incoming.aclose()
-        raise from_response(response.status_code, response.headers, error_body, scrub, wall_clock())
-
-    def _headers(self) -> tuple[dict[str, str], Scrubber]:
+    def headed(self) -> tuple[dict[str, str], Scrubber]:
         """Return the headers of a request, and what keeps those of the application out of messages too.
 
         Raises: what its function raises, and `ConfigError` for what is no headers.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from typing import TypeAlias, final
 
 import trio
@@ -42,16 +43,16 @@ class Idle:
     def __len__(self) -> int:
         return sum(map(len, self._stacks.values()))
 
-    def take(self, origin: Origin) -> tuple[Connection | None, list[Connection]]:
+    def take(self, origin: Origin) -> tuple[Connection | None, Sequence[Connection]]:
         """Take the connection used last if one is alive; also returns what was found dead on the way."""
         if origin in self._fresh:
             self._fresh[origin] -= 1
             if not self._fresh[origin]:
                 del self._fresh[origin]
-            return None, []
+            return None, ()
         stack = self._stacks.get(origin)
         if stack is None:
-            return None, []
+            return None, ()
         dead = self._expired(stack)
         found: Connection | None = None
         while stack and found is None:
@@ -63,7 +64,7 @@ class Idle:
                 found = kept
         if not stack:
             del self._stacks[origin]
-        return found, dead
+        return found, dead or ()
 
     def put(self, origin: Origin, connection: Connection) -> list[Connection]:
         """Keep a connection; returns what is too old, or too much."""

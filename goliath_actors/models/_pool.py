@@ -13,7 +13,7 @@ happens outside of it, under a shield.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import final
 
 import attrs
@@ -23,6 +23,7 @@ from ._answer import PooledAnswer
 from ._connection import Connection, Head, Limits, close_all, connect
 from ._http import httpx, ssl_context
 from ._idle import KEEPALIVE, MAX_IDLE, Idle, Origin
+from ._response import ResponseHead
 
 __all__ = ["Pool", "PoolStatistics", "StaleConnection", "origin_of"]
 
@@ -98,6 +99,7 @@ class Pool(httpx.AsyncBaseTransport):
         """
         if self._closed:
             raise RuntimeError("this pool was closed")
+        closing: Sequence[Connection]
         kept, closing = self._idle.take(origin)
         # Invariant: from here to the end of the answer this request is counted, however it ends.
         self._in_flight += 1
@@ -105,7 +107,7 @@ class Pool(httpx.AsyncBaseTransport):
         try:
             if closing:
                 await close_all(closing)
-                closing = []
+                closing = ()
             before = 0
             if kept is None:
                 kept = await self._open(origin, limits.connect)
@@ -113,7 +115,12 @@ class Pool(httpx.AsyncBaseTransport):
                 self._reused += 1
                 before = kept.received
             try:
-                response = await kept.request(head, content, limits)
+                await kept.send(head, content, limits.write)
+                response: ResponseHead | None = None
+                while response is None:
+                    if not await kept.receive(limits.read):
+                        raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+                    response = kept.head()
             except _BROKEN as error:
                 if before and kept.received == before:
                     closing = self._idle.distrust(origin)

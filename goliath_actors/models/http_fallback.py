@@ -17,6 +17,7 @@ from goliath_actors._numbers import check_seconds
 from goliath_actors.errors import ConfigError, FallbackError
 from goliath_actors.values import Exchange, FallbackRequest, Step
 
+from ._answer import readable
 from ._endpoint import Endpoint
 from ._http import httpx, parse_url, place
 from ._pool import StaleConnection
@@ -117,10 +118,11 @@ class HttpFallback:
 
     async def _exchange(self, headers: dict[str, str], content: bytes) -> bytes:
         try:
-            response = await self._endpoint.post(self._url, headers, content, None)
+            answer = await self._endpoint.post(self._url, headers, content, None)
         except StaleConnection:
             # No byte of an answer came, and nothing above repeats a fallback: once more, on a new connection.
-            response = await self._endpoint.post(self._url, headers, content, None)
+            answer = await self._endpoint.post(self._url, headers, content, None)
+        response = readable(answer)
         where = place(self._url)
         parts: list[bytes] = []
         try:
