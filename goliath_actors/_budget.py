@@ -94,46 +94,51 @@ class PromptCounts:
     counter: TokenCounter
     # Of system texts and schemas, which change seldom.
     fixed: FixedCounts = attrs.Factory(lambda self: FixedCounts(self.counter), takes_self=True)
-    # What was counted last, without its system text, and the sum up to each of its messages.
-    _body: tuple[Message, ...] = ()
+    # The prompt that was counted last: system texts, `_first` of them, then a body, with the sum up to each message of
+    # that; and its tokens, None if they are not known: a step counts its own first as what it would be, then as it is.
+    _messages: tuple[Message, ...] = ()
+    _first: int = 0
     _sums: list[int] = attrs.Factory(list)
-    # The prompt that was counted last, and its tokens: a step counts its own first as what it would be, then as it is.
-    _last: tuple[tuple[Message, ...], str, int] | None = None
+    _schemas: str = ""
+    _total: int | None = None
 
     def count(self, messages: tuple[Message, ...], schemas: str) -> int:
         """Return the tokens of a prompt, `PROMPT_OVERHEAD` included; texts that are separate messages count apart.
 
         Raises: ValueError if the token counter answers with no valid count; whatever the counter itself raises.
         """
-        last = self._last
-        if last is not None and last[0] == messages and last[1] == schemas:  # mostly of the same objects, and so quick
-            return last[2]
+        known = self._total
+        # Mostly of the same objects, and so quick.
+        if known is not None and self._messages == messages and self._schemas == schemas:
+            return known
         first, count = 0, len(messages)
         while first < count and messages[first].role == "system":
             first += 1
-        body = messages[first:]
-        alike = self._alike(body)
-        del self._sums[alike:]
-        self._body = body[:alike]  # what was counted, should the counter raise
+        begin = first + self._alike(messages, first)
+        del self._sums[begin - first :]
+        # What was counted, should the counter raise.
+        self._messages, self._first, self._total = messages[:begin], first, None
         total = self._sums[-1] if self._sums else 0
-        for message in body[alike:]:
+        for message in messages[begin:]:
             total += self._of(message)
             self._sums.append(total)
-        self._body = body
+        self._messages = messages
         total += PROMPT_OVERHEAD
         for message in messages[:first]:
             total += self.fixed.of(message.text) + 1 if message.text else 0
         if schemas:
             total += self.fixed.of(schemas) + 1
-        self._last = messages, schemas, total
+        self._schemas, self._total = schemas, total
         return total
 
-    def _alike(self, body: tuple[Message, ...]) -> int:
-        """Return how many messages are those that were counted last. Compares the same objects, which takes no time."""
-        alike, most = 0, min(len(body), len(self._body))
+    def _alike(self, messages: tuple[Message, ...], first: int) -> int:
+        """Return how many messages from `first` on are those that were counted last. Compares the same objects, which
+        takes no time."""
+        alike, most = 0, min(len(messages) - first, len(self._messages) - self._first)
+        new, old = first, self._first
         for step in (256, 16, 1):
-            while alike + step <= most and body[alike : alike + step] == self._body[alike : alike + step]:
-                alike += step
+            while alike + step <= most and messages[new : new + step] == self._messages[old : old + step]:
+                alike, new, old = alike + step, new + step, old + step
         return alike
 
     def _of(self, message: Message) -> int:

@@ -5,8 +5,6 @@ Used by the request room, which makes the attempts.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from contextlib import aclosing
 
 import attrs
@@ -22,68 +20,58 @@ from .errors import GoliathExtensionError, ModelUnavailable, Refused
 from .events import ModelFinished, ModelStarted
 from .values import Usage
 
-__all__ = ["Generation"]
+__all__ = ["Cut", "Generation"]
+
+
+@attrs.frozen(eq=False)
+class Cut:
+    """How a transform ends a reply from inside, through its control: `scope` is cancelled, `verdicts` hold what it said
+    (the first counts)."""
+
+    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    verdicts: list[StreamVerdict] = attrs.Factory(list)
 
 
 @attrs.define(eq=False)
 class Generation:
     """One call of a model. `tokens` is what its prompt was counted at; `visible` sends its text to the screen.
 
-    `scope` is cancelled, and `verdicts` filled, when a transform ends the reply through its control; None without
-    transforms.
+    `cut` is None without transforms. It is the block around its own call (`calling`), since each object more is one
+    more that every run holds while it waits.
     """
 
     work: Work
     screen: Screen
     visible: bool
     tokens: int
-    scope: trio.CancelScope | None
-    verdicts: list[StreamVerdict]
+    cut: Cut | None
     heard: Heard = attrs.Factory(Heard)
+    # What was booked, once the call is over.
+    usage: Usage | None = None
+    _request: ModelRequest | None = None
+    _since: float = 0.0
+    # The provider's error, if the call came to one.
+    _failure: Exception | None = None
 
-    async def run(
-        self, model: Model, request: ModelRequest, seconds: float
-    ) -> tuple[ModelResponse | Exception, Usage | None]:
-        """Make the call and book its usage exactly once.
+    def calling(self, request: ModelRequest) -> Generation:
+        """Return a block around the call, to be entered once: leaving it books the usage and tells `ModelFinished`,
+        exactly once, whatever passes."""
+        self._request, self._since = request, self.work.journal.now()
+        return self
 
-        Arguments: what takes longer than `seconds` is an unavailable model.
+    def __enter__(self) -> None:
+        return None
 
-        Returns: the response, or the provider's error; and the usage that was booked.
-
-        Raises: what is not the provider's.
-
-        Cancellation: the stream is closed, `ModelFinished` is told, usage so far is booked.
-        """
-        journal = self.work.journal
-        start = journal.now()
-        usage: Usage | None = None
-        error: str | None = "cancelled"
-        told = False
-        try:
-            journal.emit(ModelStarted, role=request.role, attempt=request.attempt)
-            with journal.running("model"):
-                if seconds == math.inf:
-                    outcome = await self._read(model, request)
-                else:
-                    outcome = await self._timed(model, request, seconds)
-            error = describe(outcome) if isinstance(outcome, Exception) else None
-            usage = self._book()
-            told = True
-            self._finished(journal.emit, request, usage, error, start)
-        except Exception as raised:
-            error = describe(raised)
-            raise
-        finally:
-            if not told:
-                usage = self._book()
-                self._finished(journal.emit_closing, request, usage, error, start)
-        return outcome, usage
-
-    def _finished(
-        self, tell: Callable[..., object], request: ModelRequest, usage: Usage | None, error: str | None, start: float
-    ) -> None:
-        seconds = self.work.journal.now() - start
-        tell(ModelFinished, role=request.role, attempt=request.attempt, usage=usage, error=error, seconds=seconds)
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        journal, request = self.work.journal, self._request
+        assert request is not None
+        tell, words = journal.emit, None if self._failure is None else describe(self._failure)
+        if error is not None:
+            journal.blame_fatal(error, "model")
+            tell, words = journal.emit_closing, describe(error) if isinstance(error, Exception) else "cancelled"
+        usage = self.usage = self._book()
+        seconds = journal.now() - self._since
+        tell(ModelFinished, role=request.role, attempt=request.attempt, usage=usage, error=words, seconds=seconds)
 
     def _book(self) -> Usage | None:
         """Add the call's usage to the run's: the provider's word, or an estimate of a call that produced something."""
@@ -99,14 +87,26 @@ class Generation:
             self.work.journal.usage += usage
         return usage
 
-    async def _timed(self, model: Model, request: ModelRequest, seconds: float) -> ModelResponse | Exception:
+    async def read_within(self, model: Model, seconds: float) -> ModelResponse | Exception:
+        """As `read`; what takes longer than `seconds` is an unavailable model."""
         with trio.move_on_after(seconds) as limit:
-            return await self._read(model, request)
+            return await self.read(model)
         assert limit.cancelled_caught
-        return ModelUnavailable(f"no complete reply within {seconds:g} s", partial=self.heard.text)
+        self._failure = ModelUnavailable(f"no complete reply within {seconds:g} s", partial=self.heard.text)
+        return self._failure
 
-    async def _read(self, model: Model, request: ModelRequest) -> ModelResponse | Exception:
-        """Open the stream, read it to its end, close it."""
+    async def read(self, model: Model) -> ModelResponse | Exception:
+        """Inside the block: open the stream, read it to its end, close it.
+
+        Returns: the response, or the provider's error.
+
+        Raises: what is not the provider's.
+
+        Cancellation: the stream is closed.
+        """
+        request = self._request
+        assert request is not None
+        self.work.journal.emit(ModelStarted, role=request.role, attempt=request.attempt)
         # Why by hand: the model's context manager sees our own errors pass and may swallow or replace them; and it
         # may itself raise on entering, while iterating and on leaving, all of which is the provider's.
         heard = self.heard
@@ -137,18 +137,18 @@ class Generation:
         if passing is not None:
             self.work.journal.blame(passing, "model")
             raise passing
-        failure = bare(failure)
+        failure = self._failure = bare(failure)
         self.work.journal.blame(failure, "model")
         return failure
 
     async def _show(self, source: Source) -> ModelResponse:
         """Read a reply to its end; one that is shown is sent through `transform_stream`, and what comes out of that is
         what is emitted and returned (T9)."""
-        if self.scope is None or not self.visible:
+        if self.cut is None or not self.visible:
             await source.drain(self.screen.show if self.visible else None)
             return self.heard.response(self.heard)
         out = Heard()
-        async with self.work.panel.pipe("transform_stream", source, self.scope, self.verdicts) as stream:
+        async with self.work.panel.pipe("transform_stream", source, self.cut.scope, self.cut.verdicts) as stream:
             async for event in stream:
                 if not isinstance(event, ModelEvent):
                     raise self._not_an_event(event)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection
-from typing import Final
+from typing import Final, NamedTuple
 
 import attrs
 
@@ -17,11 +17,22 @@ from ._composition import compose
 from .abc import Entry, Record
 from .values import Message, ToolCall
 
-__all__ = ["Histories", "History"]
+__all__ = ["Composed", "Histories", "History"]
 
 ENTRY_WEIGHT: Final = 500  # what an entry takes beside its text, in characters: measured, some 400 to 600 bytes
 LEAST_ENTRIES: Final = 32  # shorter ones are read anew: that is quick, and an idle conversation stays small (R15)
 MOST_WEIGHT: Final = 16_000_000  # characters of all histories of a runtime together
+
+
+class Composed(NamedTuple):
+    """Messages as a model is shown them, and how many of them will stay as they are.
+
+    `whole`: they are composed, all of them, as long as nothing comes behind them.
+    """
+
+    messages: tuple[Message, ...]
+    settled: int
+    whole: bool = True
 
 
 @attrs.define(eq=False)
@@ -49,7 +60,7 @@ class History:
     # None until a call is made, as in most conversations.
     _taken: set[str] | None = None
     # What `messages` gave last, None since something came or went: a step asks for it more than once.
-    _shown: tuple[tuple[Message, ...], int] | None = None
+    _shown: Composed | None = None
 
     @property
     def taken(self) -> Collection[str]:
@@ -92,11 +103,12 @@ class History:
         self._settled = ()
         self._split = 0
 
-    def messages(self) -> tuple[tuple[Message, ...], int]:
-        """Return the messages as a model is shown them, and how many of them will stay as they are."""
+    def messages(self) -> Composed:
+        """Return the messages as a model is shown them."""
         if self._shown is None:
             self._settle()
-            self._shown = (*self._settled, *compose(self.sendable[self._split :])), len(self._settled)
+            shown = (*self._settled, *compose(self.sendable[self._split :]))
+            self._shown = Composed(shown, len(self._settled))
         return self._shown
 
     def _settle(self) -> None:

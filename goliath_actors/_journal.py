@@ -200,6 +200,13 @@ class RunJournal:
         if all(known is not error for known, _ in self._blame):
             self._blame += ((error, origin),)
 
+    def blame_fatal(self, error: BaseException, origin: str) -> None:
+        """Of what leaves a piece of code, blame what ends the program on `origin`, or on the callback that it came up
+        in (R12)."""
+        for leaf in leaves(error):
+            if not isinstance(leaf, (Exception, GeneratorExit)):  # closing a generator ends no program
+                self.blame(leaf, self.place or origin)
+
     def origin(self, origin: str) -> _Origin:
         """Return a context manager: an error that leaves its block is blamed on `origin`, and passes unchanged."""
         return _Origin(self, origin)
@@ -274,9 +281,7 @@ class _Origin:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None and self._fatal:
-            for leaf in leaves(error):
-                if not isinstance(leaf, (Exception, GeneratorExit)):  # closing a generator ends no program
-                    self._journal.blame(leaf, self._journal.place or self._origin)
+            self._journal.blame_fatal(error, self._origin)
         elif error is not None:
             for leaf in leaves(error):
                 self._journal.blame(leaf, self._origin)

@@ -66,8 +66,12 @@ class NativeRun:
     # A rewrite whose commit is under way, and the ask that it keeps.
     rewriting: tuple[Entry, AfterRewrite] | None = None
 
-    async def go(self, responded: tuple[Respond, Responded] | None) -> Ending:
-        """Store the ask, or take up what waited, then take steps until there is an answer."""
+    async def begin(self, responded: tuple[Respond, Responded] | None) -> Ending | None:
+        """Store the ask, or take up what waited.
+
+        Returns: the ending, if that was all; else None: then steps are taken until there is one. A step is what was
+        `handed_in`, or else a thought of the model's, and then `act`.
+        """
         work = self.work
         if work.rewrite is not None:
             await self._regenerate()
@@ -78,14 +82,7 @@ class NativeRun:
             await self._store(Message("user", work.ask))
         if responded is not None:
             return await self._said(Said(responded[0].text, responded[1], True))
-        if work.entry == "resume":
-            ending = await self._resume()
-            if ending is not None:
-                return ending
-        while True:
-            ending = await self._step()
-            if ending is not None:
-                return ending
+        return await self._resume() if work.entry == "resume" else None
 
     async def _store(self, message: Message, private: dict[str, Any] | None = None) -> Message:
         draft = await self.transcript.asked(Draft(message, private or {}))
@@ -94,14 +91,20 @@ class NativeRun:
 
     # --- one step ---------------------------------------------------------------------------------------------------
 
-    async def _step(self) -> Ending | None:
-        """Take one step; the ending if it was the last."""
+    async def handed_in(self) -> Said | None:
+        """Begin a step: take the texts that were handed in.
+
+        Returns: an answer in the model's place, if an extension gave one.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         while (steer := self._next_steer()) is not None:
             said = await self._take_steer(steer)
             if said is not None:
-                return await self._said(said)
-        thought = await self.thinker.think()
+                return said
+        return None
+
+    async def act(self, thought: Thought | Said) -> Ending | None:
+        """End a step: do what was thought; the ending if it was the last."""
         if isinstance(thought, Said):
             return await self._said(thought)
         if thought.plan.kind == "tools":

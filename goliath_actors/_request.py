@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import attrs
@@ -18,7 +17,7 @@ import trio
 from ._budget import PromptCounts, count_prompt, source_of
 from ._decisions import StreamVerdict
 from ._frozen import freeze
-from ._generation import Generation
+from ._generation import Cut, Generation
 from ._provider import CounterFailed, Failure, classify, describe, prompt_parts
 from ._stream import Screen
 from ._work import Route, Work
@@ -34,7 +33,6 @@ RETRY_AFTER_AT_MOST = 60.0  # T11: a longer pause is not waited for, the attempt
 BACKOFF_FIRST, BACKOFF_AT_MOST = 0.5, 8.0  # seconds; "full jitter": uniform between 0 and first * 2 ** retries
 # `ModelError.code` of a reply with neither text nor calls: the loops know better than to send the same again.
 EMPTY_REPLY = "empty"
-_NO_SCOPE: AbstractContextManager[None] = nullcontext()  # may be entered any number of times
 STALE_CONNECTION = "stale-connection"  # `ModelError.code` of a kept connection that was dead before any byte came
 VISIBLE_ROLES = frozenset({"answer", "step"})
 
@@ -46,16 +44,17 @@ VISIBLE_ROLES = frozenset({"answer", "step"})
 class Wanted:
     """What a loop wants asked.
 
-    `render(compact)` makes the messages; it is asked for the compact form only if the full one does not fit and
-    `compactable`. `limit` is in tokens of input, `output_cap` in tokens of output.
+    `messages` are sent as they are, unless `render(compact)` makes them; that is asked for the compact form only if the
+    full one does not fit and `compactable`. `limit` is in tokens of input, `output_cap` in tokens of output.
     """
 
     role: str
     label: str
-    render: Callable[[bool], tuple[Message, ...]]
     limit: int
     output_cap: int | None
     route: Route
+    messages: tuple[Message, ...] = ()
+    render: Callable[[bool], tuple[Message, ...]] | None = None
     schema: Mapping[str, Any] | None = None
     tools: tuple[ToolSpec, ...] = ()
     compactable: bool = False
@@ -104,28 +103,23 @@ def _name_of(model: Model | None) -> str:
     return name if isinstance(name, str) else ""
 
 
-async def ask_model(work: Work, wanted: Wanted, screen: Screen) -> Reply | Failure | StreamVerdict:
-    """Make one model request, with as many attempts as the model allows (T11).
+def ask_model(work: Work, wanted: Wanted, screen: Screen) -> Awaitable[Reply | Failure | StreamVerdict]:
+    """Return what makes one model request, with as many attempts as the model allows (T11).
 
     Returns: the reply; a `Failure`, after the last attempt; or what a `transform_stream` said through its control,
     text that is out not yet retracted.
 
-    Raises: `GoliathExtensionError` for a hook's error; what an event callback raised; `ScriptExhausted`.
+    Raises, when awaited: `GoliathExtensionError` for a hook's error; what an event callback raised; `ScriptExhausted`.
 
     Cancellation: the connection is closed, `ModelFinished` is told, usage so far is booked.
     """
-    asking = _Asking(work, wanted, screen, wanted.role in VISIBLE_ROLES)
-    attempt = 0
-    while True:
-        result = await asking.attempt(attempt)
-        if not isinstance(result, Failure):
-            return result
-        await trio.lowlevel.checkpoint_if_cancelled()
-        pause = asking.pause(result)
-        if pause is None:
-            return result
-        attempt += 1
-        await trio.sleep(pause)
+    return _Asking(work, wanted, screen, wanted.role in VISIBLE_ROLES).ask()
+
+
+async def _inside(scope: trio.CancelScope, answer: Awaitable[ModelResponse]) -> ModelResponse | None:
+    with scope:
+        return await answer
+    return None
 
 
 def _retries(model: Model) -> int:
@@ -148,7 +142,7 @@ class _Asking:
     # The model of the last generation: retries are its, not those of the route that was patched away.
     model: Model | None = None
     # Errors that came out of a model, by identity: everything else that passes is not the provider's.
-    failed: list[Exception] = attrs.Factory(list)
+    failed: tuple[Exception, ...] = ()
     # Our own word that a patched prompt does not fit.
     too_large: GoliathBudgetError | None = None
     # The first error of an extension or a callback inside a generation: no hook around it may make it unsaid.
@@ -156,8 +150,36 @@ class _Asking:
     streamed: ModelResponse | None = None
     generation: Generation | None = None
     # Only a transform ends an attempt from inside; every other attempt is spared the scope.
-    scope: trio.CancelScope | None = None
-    verdicts: list[StreamVerdict] = attrs.Factory(list)
+    cut: Cut | None = None
+
+    async def ask(self) -> Reply | Failure | StreamVerdict:
+        """Make attempts until one succeeds, or until there is to be no other.
+
+        Why the wait for the model is in here, and not in a method for one attempt: thousands of runs wait for theirs at
+        a time, and each coroutine that does is one more for the garbage collector to look at.
+        """
+        number = 0
+        while True:
+            result: Reply | Failure | StreamVerdict
+            request = await self._prepared(number)
+            if isinstance(request, Failure):
+                result = request
+            else:
+                problem: Exception | None = None
+                response: ModelResponse | None = None
+                try:
+                    response = await self._answer(request)
+                except Exception as error:  # noqa: BLE001  # sorted below: ours, an extension's, or the provider's
+                    problem = error
+                result = await self._result(response, problem)
+            if not isinstance(result, Failure):
+                return result
+            await trio.lowlevel.checkpoint_if_cancelled()
+            pause = self.pause(result)
+            if pause is None:
+                return result
+            number += 1
+            await trio.sleep(pause)
 
     def pause(self, failure: Failure) -> float | None:
         """Return the seconds to wait before the next attempt, None if there is to be none."""
@@ -178,8 +200,8 @@ class _Asking:
         self.retried += 1
         return backoff
 
-    async def attempt(self, number: int) -> Reply | Failure | StreamVerdict:
-        """Make one attempt: messages, budget, then the model inside `around_model`."""
+    async def _prepared(self, number: int) -> ModelRequest | Failure:
+        """Return the request of an attempt, if its prompt fits."""
         work, wanted = self.work, self.wanted
         try:
             messages = await self._messages(number)
@@ -198,7 +220,10 @@ class _Asking:
             too_large = GoliathBudgetError(wanted.label, self.tokens, wanted.limit)
             return Failure("context-budget", too_large, over_budget=True)
         await trio.lowlevel.checkpoint_if_cancelled()
-        request = ModelRequest(
+        self.cut = Cut() if self.visible and work.panel.hears("transform_stream") else None
+        self.streamed = self.too_large = None
+        self.failed = ()
+        return ModelRequest(
             wanted.role,
             messages,
             None if wanted.schema is None else freeze(wanted.schema),
@@ -208,42 +233,49 @@ class _Asking:
             wanted.output_cap,
             number,
         )
-        self.scope = trio.CancelScope() if self.visible and work.panel.hears("transform_stream") else None
-        self.streamed = self.too_large = None
-        self.failed = []
-        problem: Exception | None = None
-        reply: Reply | None = None
-        with self.scope or _NO_SCOPE:
-            try:
-                if work.panel.hears("around_model"):
-                    question = _Attempt(request, number, _name_of(wanted.route.model), wanted.route)
-                    response = await work.panel.nest("around_model", question, self._inside, self._patched)
-                else:
-                    response = await self._generate(request, wanted.route.model, math.inf)
-                if self.broken is None:
-                    reply = Reply(response if response is self.streamed else await self._canonical(response))
-            except Exception as error:  # noqa: BLE001  # sorted below: ours, an extension's, or the provider's
-                problem = error
+
+    def _answer(self, request: ModelRequest) -> Awaitable[ModelResponse | None]:
+        """Return what asks the model, inside `around_model`; it gives None if a transform ended it."""
+        route = self.wanted.route
+        if self.work.panel.hears("around_model"):
+            answer = self._nested(_Attempt(request, request.attempt, _name_of(route.model), route))
+        else:
+            answer = self._generate(request, route.model, math.inf)
+        return answer if self.cut is None else _inside(self.cut.scope, answer)
+
+    async def _nested(self, question: _Attempt) -> ModelResponse:
+        response = await self.work.panel.nest("around_model", question, self._innermost, self._patched)
+        if self.broken is not None or response is self.streamed:
+            return response
+        return await self._canonical(response)
+
+    async def _result(
+        self, response: ModelResponse | None, problem: Exception | None
+    ) -> Reply | Failure | StreamVerdict:
+        """Say what an attempt came to.
+
+        Raises: what is not the provider's.
+        """
         if self.broken is not None:
             raise self.broken
         if problem is not None and all(problem is not known for known in self.failed):
             raise problem
-        if self.verdicts:
+        if self.cut is not None and self.cut.verdicts:
             # What a control ended is over; that the model then failed to close in good order changes nothing.
-            return await self._cut_short(self.verdicts[0])
-        if reply is not None:
-            return reply
+            return await self._cut_short(self.cut.verdicts[0])
+        if response is not None:
+            return Reply(response)
         assert problem is not None
-        if problem is self.too_large:
-            return Failure("context-budget", problem, over_budget=True)
+        if self.too_large is not None and problem is self.too_large:
+            return Failure("context-budget", self.too_large, over_budget=True)
         return Failure("model-error" if isinstance(problem, CounterFailed) else classify(problem), problem)
 
     async def _messages(self, number: int) -> tuple[Message, ...]:
         """Return the messages of this attempt, after compaction and `before_request`, and count them."""
         wanted, panel = self.wanted, self.work.panel
-        messages = wanted.render(False)
+        messages = wanted.messages if wanted.render is None else wanted.render(False)
         self._count(messages)
-        if self.tokens > wanted.limit and wanted.compactable:
+        if self.tokens > wanted.limit and wanted.compactable and wanted.render is not None:
             messages = wanted.render(True)
             self._count(messages)
         if panel.hears("before_request"):
@@ -283,7 +315,7 @@ class _Asking:
 
     # --- one generation ---------------------------------------------------------------------------------------------
 
-    async def _inside(self, question: _Attempt) -> ModelResponse:
+    async def _innermost(self, question: _Attempt) -> ModelResponse:
         return await self._generate(question.request, question.route.model, question._timeout)
 
     async def _generate(self, request: ModelRequest, model: Model, timeout: float) -> ModelResponse:
@@ -293,18 +325,23 @@ class _Asking:
             self._recount(request.messages)
         self.screen.retract()  # a second `call_next`: what the first let out is withdrawn
         self.model = model
+        generation = self._new_generation()
         try:
-            outcome, usage = await self._new_generation().run(model, request, timeout)
+            with generation.calling(request):
+                if timeout == math.inf:
+                    outcome = await generation.read(model)
+                else:
+                    outcome = await generation.read_within(model, timeout)
         except Exception as error:
             self.broken = self.broken or error
             raise
         if isinstance(outcome, Exception):
-            self.failed.append(outcome)
+            self.failed += (outcome,)
         if work.panel.hears("after_response"):
             if isinstance(outcome, Exception):
-                terminal = AfterResponse(request.role, None, outcome, usage, _name_of(self.model))
+                terminal = AfterResponse(request.role, None, outcome, generation.usage, _name_of(self.model))
             else:
-                terminal = AfterResponse(request.role, outcome.message, None, usage, _name_of(self.model))
+                terminal = AfterResponse(request.role, outcome.message, None, generation.usage, _name_of(self.model))
             await work.panel.observe("after_response", terminal)
             work.journal.enter(request.role)
         if isinstance(outcome, Exception):
@@ -317,11 +354,11 @@ class _Asking:
         try:
             self._count(messages)
         except CounterFailed as error:
-            self.failed.append(error)
+            self.failed += (error,)
             raise
         if self.tokens > self.wanted.limit:
             self.too_large = GoliathBudgetError(self.wanted.label, self.tokens, self.wanted.limit)
-            self.failed.append(self.too_large)
+            self.failed += (self.too_large,)
             raise self.too_large
 
     async def _canonical(self, response: ModelResponse) -> ModelResponse:
@@ -334,12 +371,11 @@ class _Asking:
         return await self._new_generation().replay(response)
 
     def _new_generation(self) -> Generation:
-        self.generation = Generation(self.work, self.screen, self.visible, self.tokens, self.scope, self.verdicts)
+        self.generation = Generation(self.work, self.screen, self.visible, self.tokens, self.cut)
         return self.generation
 
     async def _cut_short(self, verdict: StreamVerdict) -> StreamVerdict:
         """Tell of a reply that a transform ended; nothing after its first word counts."""
-        self.verdicts = []
         generation, panel = self.generation, self.work.panel
         _tell(self.work, verdict)
         assert generation is not None
@@ -361,14 +397,14 @@ async def say(work: Work, screen: Screen, text: str) -> str | StreamVerdict:
 
     Cancellation: honoured; what was shown stays shown.
     """
-    scope, verdicts = trio.CancelScope(), list[StreamVerdict]()
-    generation = Generation(work, screen, True, 0, scope, verdicts)
+    cut = Cut()
+    generation = Generation(work, screen, True, 0, cut)
     shown = ""
-    with scope:
+    with cut.scope:
         shown = (await generation.replay(ModelResponse(Message("assistant", text)))).message.text
-    if not verdicts:
+    if not cut.verdicts:
         return shown
-    verdict = verdicts[0]
+    verdict = cut.verdicts[0]
     _tell(work, verdict)
     return verdict
 

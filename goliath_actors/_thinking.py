@@ -18,6 +18,7 @@ from ._compact import Compaction, compact, step_limit
 from ._composition import compose, unique_calls
 from ._decisions import StreamVerdict, combine
 from ._frozen import FrozenDict
+from ._history import Composed
 from ._provider import Failure
 from ._request import Reply, Wanted, ask_model
 from ._step_thread import step_thread
@@ -81,26 +82,6 @@ class _Resolving(ResolveContext):
 
 
 @attrs.frozen(eq=False)
-class _Context:
-    """What a step's request is made of, and how many of its messages are composed for good.
-
-    `valid`: they are composed, all of them, as long as nothing comes behind them.
-    """
-
-    messages: tuple[Message, ...]
-    settled: int
-    valid: bool
-
-
-@attrs.frozen(eq=False)
-class _Asked:
-    """A complete reply, and the tools that the model had been told about."""
-
-    reply: Reply
-    offered: Mapping[str, Tool]
-
-
-@attrs.frozen(eq=False)
 class _Rejected:
     """A reply that is asked for again: by an extension, or, where that is None, because it cannot be used."""
 
@@ -157,14 +138,19 @@ class Thinker:
         notes: tuple[Message, ...] = ()
         while True:
             await trio.lowlevel.checkpoint_if_cancelled()
-            result = await self._ask(context, attempt, notes)
+            wanted, offered = await self._wanted(context, attempt, notes)
+            self.work.journal.enter("step")
+            result = await ask_model(self.work, wanted, self.screen)
             attempt += 1
             if isinstance(result, Failure):
                 if overflow and result.reason == "context-budget" and await self._shrink("overflow"):
                     overflow, context = False, await self._resolve()
                     continue
                 raise self._failed(result)
-            found = result if isinstance(result, Said) else await self._reviewed(result, attempt - 1)
+            if isinstance(result, Reply):
+                found = await self._reviewed(result, offered, attempt - 1)
+            else:
+                found = self._cut_short(result)
             if not isinstance(found, _Rejected):
                 return found
             if found.extension is None:
@@ -184,11 +170,10 @@ class Thinker:
         self.work.journal.blame(failure.error, "budget" if failure.over_budget else "model")
         return failure.error
 
-    async def _resolve(self) -> _Context:
+    async def _resolve(self) -> Composed:
         """Compose the step's context around `resolve_context`; what was said for this run only comes behind it."""
-        history, settled = self.transcript.history.messages()
-        behind = self.work.messages
-        messages = history
+        known = self.transcript.history.messages()
+        history, behind = known.messages, self.work.messages
         if self.work.panel.hears("resolve_context"):
             question = _Resolving(None, history, step_thread(self.transcript), bool(self.work.messages))
             made: list[_Resolving] = [question]
@@ -208,13 +193,13 @@ class Thinker:
 
             messages = tuple(await self.work.panel.nest("resolve_context", question, inner, patched, memoised=True))
             if messages != history:
-                return _Context((*messages, *behind), 0, False)
-        return _Context((*messages, *behind) if behind else messages, settled, not behind)
+                return Composed((*messages, *behind), 0, False)
+        return Composed((*history, *behind), known.settled, False) if behind else known
 
-    async def _ask(
-        self, context: _Context, attempt: int, notes: Sequence[Message]
-    ) -> _Asked | _Rejected | Said | Failure:
-        """Ask `before_plan`, then the model."""
+    async def _wanted(
+        self, context: Composed, attempt: int, notes: Sequence[Message]
+    ) -> tuple[Wanted, Mapping[str, Tool]]:
+        """Ask `before_plan`; return what the model is then asked, and the tools that it is told about."""
         work = self.work
         self.calls += 1
         self.last = self.calls >= self.max_steps
@@ -232,7 +217,7 @@ class Thinker:
                 tools = {descriptor.name: tools[descriptor.name] for descriptor in decision.question.tools}
         offer, behind = work.standing.offer(tools, self.schema), (patch.messages or ()) if patch is not None else ()
         messages = context.messages
-        if notes or behind or not context.valid:
+        if notes or behind or not context.whole:
             head, tail = messages[: context.settled], messages[context.settled :]
             messages = (*head, *compose([*tail, *behind, *notes]))
         messages = (*self._system(context_text), *messages)
@@ -243,24 +228,21 @@ class Thinker:
         wanted = Wanted(
             role="step",
             label="step",
-            render=lambda short: messages,
             limit=self.limit,
             output_cap=None,
             route=Route.of(work) if patch is None else Route.of(work).patched(patch),
+            messages=messages,
             schema=offer.schema,
             tools=offer.specs,
             counts=self.counts,
             words=offer.words,
         )
-        work.journal.enter("step")
-        result = await ask_model(work, wanted, self.screen)
-        if isinstance(result, Reply):
-            return _Asked(result, tools)
-        if isinstance(result, Failure):
-            return result
-        if result.kind == "retry":
-            return _Rejected(f"Your last reply was rejected: {result.text}", result.extension, "transform_stream")
-        return self.replaced(result)
+        return wanted, tools
+
+    def _cut_short(self, verdict: StreamVerdict) -> Said | _Rejected:
+        if verdict.kind == "retry":
+            return _Rejected(f"Your last reply was rejected: {verdict.text}", verdict.extension, "transform_stream")
+        return self.replaced(verdict)
 
     def replaced(self, verdict: StreamVerdict) -> Said:
         """Return what a transform put in a reply's place, after what was out of that was withdrawn."""
@@ -274,18 +256,16 @@ class Thinker:
         instructions = work.instructions, work.panel.instructions() if work.panel.roster.extensions else ""
         return work.standing.system(instructions, work.facts, context_text, note)
 
-    async def _reviewed(self, asked: _Asked | _Rejected, attempt: int) -> Thought | Said | _Rejected:
+    async def _reviewed(self, reply: Reply, offered: Mapping[str, Tool], attempt: int) -> Thought | Said | _Rejected:
         """Make a plan of a reply, ask `after_plan`, and check a structured answer."""
-        if isinstance(asked, _Rejected):
-            return asked
-        work, message = self.work, asked.reply.response.message
+        work, message = self.work, reply.response.message
         calls = unique_calls(message.tool_calls, self.transcript.taken)
         if not calls and not message.text.strip():
             error: ModelError = ModelUnavailable("the model gave neither text nor calls", code="empty")
             return _Rejected(EMPTY_REPLY, error=error)
         plan = Plan("tools" if calls else "answer", calls=calls, text=message.text)
         if work.panel.hears("after_plan"):
-            descriptors = tuple(tool.descriptor for tool in asked.offered.values())
+            descriptors = tuple(tool.descriptor for tool in offered.values())
             question = AfterPlan(plan, descriptors, work.journal.steps, attempt, native=True)
             decision = await work.panel.decide("after_plan", question)
             verdict = decision.verdict
@@ -310,10 +290,10 @@ class Thinker:
                 return _Rejected(f"Your last reply was not valid: {words}. Reply again.", error=error)
         name = plan.calls[0].name if len(plan.calls) == 1 else None
         work.journal.emit(PlanMade, index=len(work.journal.steps), plan_kind=plan.kind, tool=name)
-        offered, refusal = asked.offered, CUT_OFF if asked.reply.cut_off else None
+        refusal = CUT_OFF if reply.cut_off else None
         if self.last:  # nothing was offered, and still a call of a tool that the agent has is to be told as one
             offered, refusal = work.tools, refusal or NO_STEPS_LEFT
-        finish = asked.reply.response.finish_reason
+        finish = reply.response.finish_reason
         return Thought(plan, offered, refusal, output, {"finish_reason": finish})
 
     # --- compaction -------------------------------------------------------------------------------------------------
@@ -340,7 +320,7 @@ class Thinker:
     def _size(self) -> int | None:
         """Count what a plain step would send; None if the counter fails, which the request itself will tell."""
         work = self.work
-        messages = (*self._system(""), *self.transcript.history.messages()[0], *work.messages)
+        messages = (*self._system(""), *self.transcript.history.messages().messages, *work.messages)
         try:
             return self.counts.count(messages, work.standing.offer(work.tools, self.schema).words)
         except Exception:  # noqa: BLE001  # the counter is the application's

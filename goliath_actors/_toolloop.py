@@ -96,7 +96,10 @@ class ToolLoop:
         stopped: RunStopped | None = None
         try:
             try:
-                ending = await run.go(responded)
+                ending = await run.begin(responded)
+                while ending is None:
+                    # Here and not in the run: each coroutine around the wait for the model costs the collector.
+                    ending = await run.act(await run.handed_in() or await thinker.think())
                 done = True
                 return ending
             except GoliathExtensionError as error:

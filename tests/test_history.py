@@ -60,8 +60,8 @@ def test_composing_a_part_at_a_time_gives_what_composing_all_at_once_gives(
         history.add(Entry(str(number), 0.0, fresh.role, fresh), fresh)  # type: ignore[arg-type]  # no system messages
         plain.append(fresh)
         if look:
-            assert history.messages()[0] == compose(plain)
-    messages, settled = history.messages()
+            assert history.messages().messages == compose(plain)
+    messages, settled, _ = history.messages()
     assert messages == compose(plain)
     assert 0 <= settled <= len(messages)
 
