@@ -7,8 +7,13 @@ import json
 import os
 import pty
 import re
+import signal
+import subprocess
+import sys
 import threading
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -194,3 +199,128 @@ def test_where_somebody_watches_there_is_a_bar(tmp_path: Path) -> None:
     text = b"".join(seen).decode()
     assert "10 answered" in text
     assert "\u2501" in text
+
+
+# --- Ctrl-C ---------------------------------------------------------------------------------------------------------
+
+SECONDS = 60
+
+GATED = """
+import os, sys
+from contextlib import asynccontextmanager
+import trio
+from goliath_actors import Agent, Extension, ToolLoop
+from goliath_actors.abc import ModelDone, ModelText
+
+class Gated:
+    "A model that answers once a byte has come on standard input."
+    name = "gated"
+
+    @asynccontextmanager
+    async def stream(self, request):
+        yield self.events()
+
+    async def events(self):
+        print("ASKED", file=sys.stderr, flush=True)
+        if not await trio.to_thread.run_sync(os.read, 0, 1, abandon_on_cancel=True):
+            await trio.sleep_forever()
+        yield ModelText("done")
+        yield ModelDone()
+
+class Watch(Extension):
+    name = "watch"
+    def on_finish(self, ctx, question):
+        print("HEARD", question.outcome.status, file=sys.stderr, flush=True)
+
+agent = Agent(name="gated", model=Gated(), loop=ToolLoop(), extensions=[Watch()])
+"""
+
+
+class Loaded:
+    """A load test in a process of its own: two conversations ask at once, and wait at their gates."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.said = ""
+
+    def read_until(self, words: str, times: int = 1) -> None:
+        assert self.process.stderr is not None
+        while self.said.count(words) < times:
+            line = self.process.stderr.readline()
+            assert line, self.said
+            self.said += line
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def let_two_answers_through(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("..")
+        self.process.stdin.flush()
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end; return the exit code and the standard output. What was said is in `said`."""
+        out, errors = self.process.communicate(timeout=SECONDS)
+        self.said += errors
+        return self.process.returncode, out
+
+
+@contextmanager
+def loaded(folder: Path, *arguments: str) -> Iterator[Loaded]:
+    (folder / "gatedbot.py").write_text(GATED)
+    (folder / "s.toml").write_text('[load]\nduration = "1h"\nconversations = 2\nthink = 0\ntimeout = "none"\n')
+    environ = {**os.environ, "NO_COLOR": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "goliath_actors", "loadtest", "gatedbot:agent", "--scenario", "s.toml", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environ,
+        cwd=folder,
+    ) as process:
+        try:
+            yield Loaded(process)
+        finally:
+            process.kill()
+
+
+def test_ctrl_c_ends_a_load_early_and_writes_the_reports_of_what_was_sent(tmp_path: Path) -> None:
+    with loaded(tmp_path, "--json", "r.json", "--html", "r.html") as load:
+        load.read_until("ASKED", 2)
+        load.interrupt()
+        load.read_until("stopped: waiting for what is in flight")
+        load.let_two_answers_through()
+        code, out = load.end()
+    assert code == 130, load.said
+    assert load.said.count("HEARD completed") == 2
+    assert "sent 2   completed 2" in out
+    assert "FAIL" not in out
+    early = r"INTERRUPTED after [\d.]+ s of 3600 s"
+    assert re.search(early, out.splitlines()[-1])
+    data = json.loads((tmp_path / "r.json").read_text())
+    assert (data["interrupted"], data["ok"], data["figures"]["counts"]["completed"]) == (True, False, 2)
+    assert re.search(f'<span class="verdict bad">{early}</span>', (tmp_path / "r.html").read_text())
+
+
+def test_a_second_ctrl_c_ends_a_load_at_once_without_a_report(tmp_path: Path) -> None:
+    with loaded(tmp_path, "--json", "r.json") as load:
+        load.read_until("ASKED", 2)
+        load.interrupt()
+        load.read_until("stopped: waiting for what is in flight")
+        load.interrupt()
+        code, out = load.end()
+    assert (code, out) == (130, ""), load.said
+    assert load.said.count("HEARD aborted") == 2
+    assert load.said.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in load.said
+    assert not (tmp_path / "r.json").exists()
+
+
+def test_a_signal_that_ends_the_process_ends_a_load_in_order_without_a_report(tmp_path: Path) -> None:
+    with loaded(tmp_path) as load:
+        load.read_until("ASKED", 2)
+        load.process.terminate()
+        code, out = load.end()
+    assert (code, out) == (128 + signal.SIGTERM, ""), load.said
+    assert load.said.count("HEARD aborted") == 2

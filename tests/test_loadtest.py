@@ -333,6 +333,47 @@ async def test_clients_that_wait_when_the_time_is_over_are_ended(autojump_clock:
     assert report.seconds == pytest.approx(15)
 
 
+@pytest.mark.parametrize("mode", ["open", "closed"])
+async def test_a_load_that_is_told_to_stop_sends_nothing_more_and_waits_for_what_is_in_flight(
+    mode: Any, autojump_clock: object
+) -> None:
+    stop = trio.Event()
+    provider = Provider(first_token=Dice("fixed", 3.0), tokens=Dice("fixed", 1))
+    scenario = Scenario(
+        mode=mode, arrivals="fixed", rate=1, duration=100, conversations=50, think=Dice("fixed", 9.0), provider=provider
+    )
+
+    def between_two(record: Recorder) -> None:
+        if trio.current_time() - record.start > 9.4:
+            stop.set()
+
+    report = await run_load(scenario, on_progress=between_two, stop=stop)
+    counts = report.figures["counts"]
+    assert counts["sent"] == counts["completed"] == (10 if mode == "open" else 50)
+    assert all(check.ok for check in report.checks)
+    assert (report.interrupted, report.ok) == (True, False)
+    assert 12 <= report.seconds < 14
+    assert report.verdict == f"INTERRUPTED after {report.seconds:.1f} s of 100 s"
+
+
+async def test_what_is_in_flight_when_a_load_is_told_to_stop_has_ten_seconds(autojump_clock: object) -> None:
+    stop = trio.Event()
+    stop.set()
+    assert (await run_load(Scenario(max_asks=3), stop=stop)).figures["counts"]["sent"] == 0
+    stop = trio.Event()
+    provider = Provider(first_token=Dice("fixed", 1000.0))
+
+    def once_sent(record: Recorder) -> None:
+        if record.in_flight == 3:
+            stop.set()
+
+    scenario = Scenario(conversations=3, think=Dice("fixed", 0), timeout=None, duration=1e6, provider=provider)
+    report = await run_load(scenario, on_progress=once_sent, stop=stop, thresholds=[read_threshold("p50>1ms")])
+    assert report.figures["counts"]["aborted"] == 3
+    assert report.seconds < 12
+    json.loads(report.as_json())
+
+
 async def test_the_users_own_agent_is_driven_with_the_observers_added(autojump_clock: object) -> None:
     agent = Agent(name="mine", model=ScriptedModel(["hello"] * 5), loop=ToolLoop())
     scenario = Scenario(max_asks=5, conversations=1)

@@ -15,9 +15,10 @@ import trio
 from goliath_actors import Agent
 from goliath_actors.errors import ConfigError
 
+from .keyboard import listen_for_interrupts
 from .loading import load_agent, load_value
 from .screen import Screen
-from .trouble import EXIT_ERROR, EXIT_OK
+from .trouble import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK, EXIT_SIGNAL
 
 if TYPE_CHECKING:
     from goliath_actors.loadtest import LoadReport, Recorder, Scenario, Target
@@ -32,7 +33,10 @@ def run_loadtest(
 ) -> int:
     """Run a load test and show what came of it. `screen` gets the table, `notes` the progress.
 
-    Returns: 0 if every check holds and no threshold is broken, else 1.
+    The first Ctrl-C ends the load early: what is in flight is waited for, and the reports are written. The second one
+    ends it without them, and so does a signal that asks the process to end.
+
+    Returns: 0 if every check holds and no threshold is broken, else 1; 130 for an interrupted one.
 
     Raises: `ConfigError` for options that cannot be, and when the extra `loadtest` is missing.
     """
@@ -58,10 +62,18 @@ def run_loadtest(
     notes.line(f"load test {scenario.name!r}: {_words(scenario)} on {target.name}", "dim")
     with _progress(notes, scenario) as tell:
 
-        async def drive() -> LoadReport:
-            return await loadtest.run_load(scenario, target, thresholds=thresholds, on_progress=tell)
+        async def drive() -> LoadReport | int:
+            stops = _Stops(notes)
+            with stops.scope, listen_for_interrupts(stops.heard, stops.ended):
+                return await loadtest.run_load(
+                    scenario, target, thresholds=thresholds, on_progress=tell, stop=stops.stop
+                )
+            return stops.code
 
         report = trio.run(drive)
+    if isinstance(report, int):
+        notes.line("interrupted", "yellow")
+        return report
     screen.line((report.as_json() if printed else report.as_text()).rstrip("\n"))
     if arguments.json is not None and not printed:
         Path(folder, arguments.json).write_text(report.as_json(), encoding="utf-8")
@@ -69,7 +81,31 @@ def run_loadtest(
     if arguments.html is not None:
         Path(folder, arguments.html).write_text(loadtest.as_page(report), encoding="utf-8")
         notes.line(f"page: {arguments.html}", "dim")
+    if report.interrupted:
+        return EXIT_INTERRUPTED
     return EXIT_OK if report.ok else EXIT_ERROR
+
+
+@attrs.define(eq=False)
+class _Stops:
+    """Who hears Ctrl-C: the load, which ends early, then the whole test."""
+
+    notes: Screen
+    stop: trio.Event = attrs.Factory(trio.Event)
+    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    code: int = EXIT_INTERRUPTED
+
+    def heard(self) -> None:
+        if self.stop.is_set():
+            self.scope.cancel()
+            return
+        self.stop.set()
+        self.notes.line("stopped: waiting for what is in flight; Ctrl-C again leaves without a report", "yellow")
+
+    def ended(self, number: int) -> None:
+        """The process is asked to end: what runs is aborted, its observers are told."""
+        self.code = EXIT_SIGNAL + number
+        self.scope.cancel()
 
 
 def _scenario(arguments: argparse.Namespace, folder: str) -> Scenario:

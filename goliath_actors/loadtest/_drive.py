@@ -20,6 +20,8 @@ __all__ = ["MOST_IN_FLIGHT", "Driver", "starts"]
 # Open loop: clients in flight at once. What comes beyond is counted as not sent, and fails the load test: an answer
 # that nobody could wait for is no good figure.
 MOST_IN_FLIGHT = 20_000
+# Seconds for what is in flight when a load test is told to stop: somebody waits in front of it.
+HURRY = 10.0
 
 
 def starts(scenario: Scenario) -> Iterator[float]:
@@ -44,11 +46,15 @@ def starts(scenario: Scenario) -> Iterator[float]:
 
 @attrs.define(eq=False)
 class Driver:
-    """Sends a scenario's asks to a target. Bounded by the scenario's duration and number of asks."""
+    """Sends a scenario's asks to a target. Bounded by the scenario's duration and number of asks.
+
+    Once `stop` is set nothing more is sent.
+    """
 
     scenario: Scenario
     target: Target
     record: Recorder
+    stop: trio.Event = attrs.field(factory=trio.Event)
     _numbers: Iterator[int] = attrs.field(factory=itertools.count, init=False)
     _asked: list[int] = attrs.field(init=False)
     _dice: random.Random = attrs.field(init=False)
@@ -61,21 +67,37 @@ class Driver:
     async def run(self) -> None:
         """Send everything and wait for the answers, `settle` seconds longer than the duration at most.
 
+        Returns: when the last answer has come. Behind a stop that is waited for as long, and for `HURRY` at most.
+
         Cancellation: the asks in flight are left by their clients; the target decides what that means.
         """
         end = self.record.start + self.scenario.duration
-        with trio.move_on_at(end + self.scenario.settle):
-            async with trio.open_nursery() as nursery:
-                if self.scenario.mode == "open":
-                    await self._open_loop(nursery)
-                else:
-                    for place in range(self.scenario.conversations):
-                        nursery.start_soon(self._closed_client, place, end)
+        with trio.move_on_at(end + self.scenario.settle) as whole:
+            async with trio.open_nursery() as beside:
+                beside.start_soon(self._hurry, whole)
+                async with trio.open_nursery() as nursery:
+                    if self.scenario.mode == "open":
+                        await self._open_loop(nursery)
+                    else:
+                        for place in range(self.scenario.conversations):
+                            nursery.start_soon(self._closed_client, place, end)
+                beside.cancel_scope.cancel()
+
+    async def _hurry(self, whole: trio.CancelScope) -> None:
+        await self.stop.wait()
+        whole.deadline = min(whole.deadline, trio.current_time() + min(self.scenario.settle, HURRY))
+
+    async def _stopped_before(self, time: float) -> bool:
+        """Wait until `time`, or until there is a stop, and say whether there is one. Always a checkpoint."""
+        with trio.move_on_at(time):
+            await self.stop.wait()
+        return self.stop.is_set()
 
     async def _open_loop(self, nursery: trio.Nursery) -> None:
         for at in itertools.islice(starts(self.scenario), self.scenario.max_asks):
             intended = self.record.start + at
-            await trio.sleep_until(intended)
+            if await self._stopped_before(intended):
+                return
             if self.record.in_flight >= MOST_IN_FLIGHT:
                 self.record.not_sent += 1
                 continue
@@ -89,8 +111,7 @@ class Driver:
             pause = self.scenario.think.draw(dice)
             if trio.current_time() + pause >= end or self.record.sent >= self.scenario.max_asks:
                 return
-            await trio.sleep(pause)
-            if self.record.sent >= self.scenario.max_asks:
+            if await self._stopped_before(trio.current_time() + pause) or self.record.sent >= self.scenario.max_asks:
                 return
             await self._one(self._order(place), self._begin(trio.current_time()))
 

@@ -24,11 +24,14 @@ async def run_load(
     *,
     thresholds: Sequence[Threshold] = (),
     on_progress: Callable[[Recorder], object] | None = None,
+    stop: trio.Event | None = None,
 ) -> LoadReport:
     """Drive `target` through a scenario and return what came of it, every account settled.
 
     Arguments: `target`, None for a runtime in this process with the scenario's simulated provider; `on_progress`,
-    called about twice a second and once at the end, inline.
+    called about twice a second and once at the end, inline; `stop`, an event that ends the load early once it is set:
+    nothing more is sent, what is in flight has up to ten seconds (or `settle`, if that is less), and the report says
+    that it was interrupted.
 
     Returns: the report. What the target's runs raise is counted there, and never raised here.
 
@@ -37,16 +40,18 @@ async def run_load(
     Cancellation: the asks in flight are aborted and their observers told; the target is closed; there is no report.
     """
     target = target or InProcess(scenario)
+    stop = trio.Event() if stop is None else stop
     async with target.open():
         record = Recorder.over(trio.current_time(), scenario.duration)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_probe, target, record, on_progress)
-            await Driver(scenario, target, record).run()
+            await Driver(scenario, target, record, stop).run()
+            interrupted = stop.is_set()
             nursery.cancel_scope.cancel()
         seconds = trio.current_time() - record.start
     if on_progress is not None:
         on_progress(record)
-    return make_report(scenario, target.name, record, seconds, target.checks(), thresholds)
+    return make_report(scenario, target.name, record, seconds, target.checks(), thresholds, interrupted)
 
 
 async def _probe(target: Target, record: Recorder, on_progress: Callable[[Recorder], object] | None) -> None:

@@ -23,7 +23,7 @@ __all__ = ["ENDS", "LoadReport", "make_report"]
 
 @attrs.frozen(kw_only=True)
 class LoadReport:
-    """What came of a load test. `ok`: every check holds and no threshold is broken."""
+    """What came of a load test. `ok`: it came to its end, every check holds and no threshold is broken."""
 
     name: str
     target: str
@@ -38,11 +38,13 @@ class LoadReport:
     thresholds: Sequence[Judged]
     machine: Mapping[str, str]
     scenario: Mapping[str, Any]
+    # Told to stop before everything was sent and answered: what it says is of a part of the load.
+    interrupted: bool = False
 
     @property
     def ok(self) -> bool:
-        """Whether every check holds and no threshold is broken."""
-        return not self.broken and all(check.ok for check in self.checks)
+        """Whether it came to its end, every check holds and no threshold is broken."""
+        return not self.interrupted and not self.broken and all(check.ok for check in self.checks)
 
     @property
     def verdict(self) -> str:
@@ -51,7 +53,11 @@ class LoadReport:
             _count(sum(not check.ok for check in self.checks), "check"),
             _count(len(self.broken), "threshold"),
         ]
-        return "passed" if self.ok else f"FAILED: {' and '.join(filter(None, failed))}"
+        words = f"FAILED: {' and '.join(filter(None, failed))}" if any(failed) else ""
+        if self.interrupted:
+            early = f"INTERRUPTED after {self.seconds:.1f} s of {self.scenario['duration']:g} s"
+            return f"{early}; {words}" if words else early
+        return words or "passed"
 
     @property
     def broken(self) -> Sequence[str]:
@@ -129,6 +135,7 @@ def make_report(
     seconds: float,
     checks: Sequence[Check],
     thresholds: Sequence[Threshold],
+    interrupted: bool = False,
 ) -> LoadReport:
     """Return the report of a load test that is over."""
     statuses = record.statuses
@@ -173,6 +180,7 @@ def make_report(
             "goliath_actors": __version__,
         },
         scenario=_plain(attrs.asdict(scenario)),
+        interrupted=interrupted,
     )
 
 
