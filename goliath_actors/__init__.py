@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ._conductor import Conductor, SessionFallback
     from ._facade import Conversation
     from ._face import Run
+    from ._journal import EventStream
     from ._open import open_runtime, serve_runtime
     from ._runtime import Runtime
     from ._toolloop import Compaction, ToolLoop
@@ -31,6 +32,7 @@ else:
         "._conductor": "Conductor SessionFallback",
         "._face": "Run",
         "._facade": "Conversation",
+        "._journal": "EventStream",
         "._open": "open_runtime serve_runtime",
         "._runtime": "Runtime",
         "._toolloop": "Compaction ToolLoop",
@@ -63,6 +65,7 @@ __all__ = [
     "Conductor",
     "Conversation",
     "Deny",
+    "EventStream",
     "Extension",
     "GoliathError",
     "Memory",

@@ -327,7 +327,7 @@ def in_words(error: BaseException) -> str:
 
 
 class EventStream:
-    """Iterates over a run's events: the run so far, then the rest, ending after `RunFinished`.
+    """What `Run.events` gives: iterates over a run's events, the run so far, then the rest, ending after `RunFinished`.
 
     A reader that falls behind gets text deltas merged (`through` says up to which one) and everything else in full.
     Leaving it early needs no clean-up. It cannot affect the run.

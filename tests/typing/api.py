@@ -19,6 +19,7 @@ from goliath_actors import (
     Conductor,
     Conversation,
     Deny,
+    EventStream,
     Extension,
     Memory,
     Message,
@@ -452,7 +453,10 @@ def show(result: RunResult) -> tuple[str, str | None, float]:
 
 async def follow(run: Run) -> str:
     text = ""
-    async for event in run.events():
+    events: EventStream = run.events()
+    already: Event | None = events.next_nowait()
+    print(already)
+    async for event in events:
         if isinstance(event, TextDelta):
             text += event.text
         elif isinstance(event, ToolFinished):
