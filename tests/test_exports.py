@@ -14,8 +14,8 @@ import goliath_actors
 
 PROMISED = {
     "goliath_actors": """Agent Conductor ToolLoop SessionFallback Compaction open_runtime serve_runtime Runtime Run
-        Conversation EventStream RunResult Outcome Extension Stop Deny Respond Retry Skip tool Tool ToolContext ToolFailure Message
-        Memory approve_all GoliathError RunAborted __version__""",
+        Conversation EventStream RunResult Outcome Extension Stop Deny Respond Retry Skip tool Tool ToolContext
+        ToolFailure Message Memory approve_all GoliathError RunAborted __version__""",
     "goliath_actors.hooks": """Extension HOOKS BeforeRun AfterRecall ResolveContext BeforePlan BeforeRequest AroundModel
         AfterResponse AfterPlan BeforeTool AroundTool AfterTool AfterTools AfterStep BeforeFallback AfterAnswer
         BeforeAppend BeforeCompact BeforeRemember BeforeRewrite AfterRewrite OnError OnFinish Ask Stop Respond Deny

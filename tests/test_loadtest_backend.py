@@ -71,6 +71,41 @@ async def test_a_backend_with_clients_of_all_kinds_keeps_every_account() -> None
     assert counts["aborted"] > 5
     assert heard.ends == counts["sent"] - counts["refused"]
     assert report.figures["first"]["count"] > 0
+    told = {check.name: check.detail for check in report.checks}[
+        "every end was told to on_finish, by the server's counts"
+    ]
+    assert told.startswith(f"{heard.ends} of {heard.ends} runs are counted as over, which they are once every observer")
+    assert "by the server's counts: " in report.as_text()
+
+
+async def test_a_run_whose_observer_has_not_been_told_yet_is_not_over_by_the_servers_counts() -> None:
+    """So what a load test says of observers there holds."""
+
+    class Held(Extension[Any]):
+        name = "held"
+
+        def __init__(self) -> None:
+            self.reached, self.gate = trio.Event(), trio.Event()
+
+        async def on_finish(self, ctx: Any, question: Any) -> None:
+            self.reached.set()
+            await self.gate.wait()
+
+    held = Held()
+    agent = Agent(name="held", model=SimulatedModel(FAST), loop=ToolLoop(), extensions=[held])
+    async with served(agent) as url:
+        target = BackendTarget(url)
+
+        async def let_go() -> None:
+            await held.reached.wait()
+            before = await target._statistics()
+            assert (before["accepted"], before["completed"], before["running"]) == (1, 0, 1)
+            held.gate.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(let_go)
+            report = await run_load(Scenario(max_asks=1, think=Dice("fixed", 0)), target)
+    assert report.ok, report.as_text()
 
 
 async def test_a_model_that_fails_is_an_error_of_the_ask_and_no_fault_of_the_accounts() -> None:

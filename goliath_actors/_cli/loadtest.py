@@ -100,7 +100,8 @@ class _Stops:
             self.scope.cancel()
             return
         self.stop.set()
-        self.notes.line("stopped: waiting for what is in flight; Ctrl-C again leaves without a report", "yellow")
+        words = "stopped: waiting for what is in flight; Ctrl-C again leaves without a report"
+        self.notes.line(f"\n{words}" if self.notes.terminal else words, "yellow")  # behind the bar and the ^C
 
     def ended(self, number: int) -> None:
         """The process is asked to end: what runs is aborted, its observers are told."""

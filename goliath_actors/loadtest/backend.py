@@ -61,7 +61,8 @@ class BackendTarget:
     Arguments: `url`, such as `http://127.0.0.1:8000`; `token`, a bearer token, kept out of every message;
     `agent`, the agent's name, None for the server's first.
 
-    The server's own counts are read before and after; they are right only while nobody else uses it.
+    The server's own counts are read before and after; they are right only while nobody else uses it. Whether observers
+    were told (`on_finish`) is judged by these counts alone: the server counts a run as over once they were.
     """
 
     url: str
@@ -189,7 +190,18 @@ class BackendTarget:
         counted = self._counted
         told = counted.finished + counted.left
         return [
-            Check("every accepted ask ended once", accepted == total, f"{accepted} accepted = {words} = {total}"),
+            Check(
+                "every accepted ask ended once, by the server's counts",
+                accepted == total,
+                f"{accepted} accepted = {words} = {total}",
+            ),
+            # No observer of ours is in there. A run is counted as ended behind its last observer, and only there.
+            Check(
+                "every end was told to on_finish, by the server's counts",
+                accepted == total,
+                f"{total} of {accepted} runs are counted as over, which they are once every observer was told; "
+                "what each heard is not seen from here",
+            ),
             Check(
                 "the server and its clients count the same",
                 counted.begun <= accepted <= counted.begun + counted.unsure,
