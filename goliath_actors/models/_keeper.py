@@ -10,8 +10,12 @@ from typing import Generic, TypeVar, final
 
 __all__ = ["KEPT_AT_MOST", "Keeper"]
 
-KEPT_AT_MOST = 8 * 1024 * 1024
-"""Bytes that one adapter keeps of messages in writing, and as many of tools."""
+KEPT_AT_MOST = 32 * 1024 * 1024
+"""Bytes that one adapter keeps of messages in writing, and as many of tools.
+
+As much as the histories that a runtime keeps need: with less, what is kept of one conversation is dropped for others
+before it is used again, and all of it is written anew at each call.
+"""
 
 K = TypeVar("K")
 T = TypeVar("T")
