@@ -412,7 +412,8 @@ def events_page() -> str:
         "# Events",
         markdown(events.__doc__.partition("\n\n")[0] if events.__doc__ else ""),
         "All of them are in the module `goliath_actors.events`: `from goliath_actors.events import TextDelta`. "
-        "`run.events()`, an [`EventStream`](api.md#eventstream), and `on_event` give every event of a run; `result.trace` has them all but each `TextDelta`, "
+        "`run.events()`, an [`EventStream`](api.md#eventstream), and `on_event` give every event of a run; "
+        "`result.trace` has them all but each `TextDelta`, "
         "whose texts together are in `Answer`.",
         "Every event has `run_id: str`, `conversation_id: str | None`, `seq: int` (1, 2, 3 … within the run), "
         "`at: float` (seconds since the epoch) and `kind: str`, its name on the wire. Durations are on trio's clock.",

@@ -189,6 +189,26 @@ async def test_a_framework_that_fails_is_a_line_of_the_tool_turns(bench: Any, mo
     ]
 
 
+@pytest.mark.parametrize("broken", ["import trio, attrs", "import goliath_actors"])
+def test_an_import_that_fails_is_told_on_its_line(bench: Any, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    actor = importlib.import_module("actor")
+
+    def seconds(statement: str) -> float:
+        if statement == broken:
+            raise importlib.import_module("_figures").NoFigure("no such module")
+        return 0.1
+
+    monkeypatch.setattr(actor, "import_seconds", seconds)
+    reason = "no figure: no such module"
+    if broken == "import goliath_actors":
+        first = (reason, "trio, attrs 100 ms", "", "<= 250 ms", "missed")
+        second = ("100 ms", "trio, attrs 100 ms", "1.00", "", "")
+    else:
+        first = ("100 ms", f"trio, attrs {reason}", "", "<= 250 ms", "reached")
+        second = ("100 ms", f"trio, attrs {reason}", "", "", "")
+    assert cells(actor.imports()) == [first, second]
+
+
 async def test_a_client_that_fails_leaves_the_others_their_columns(
     bench: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
