@@ -71,7 +71,7 @@ class Heard:
     """What has arrived of one reply: on the provider's side of the transforms, or behind them."""
 
     # Pieces of text; None until the first one comes.
-    _texts: list[str] | None = None
+    texts: list[str] | None = None
     calls: dict[int, _Pieces] = attrs.Factory(dict)
     usage: Usage | None = None
     finish: str | None = None
@@ -87,7 +87,9 @@ class Heard:
         Raises: `ModelError` for what is none.
         """
         if isinstance(event, ModelText):
-            self.say(event.text)
+            if self.texts is None:
+                self.texts = []
+            self.texts.append(event.text)
         elif isinstance(event, ModelToolCall):
             pieces = self.calls.get(event.index)
             if pieces is None:
@@ -100,12 +102,6 @@ class Heard:
         else:
             raise ModelError(f"the model yielded {type(event).__name__}, which is no model event")
 
-    def say(self, text: str) -> None:
-        """Add a piece of text."""
-        if self._texts is None:
-            self._texts = []
-        self._texts.append(text)
-
     def cut_off(self) -> ModelUnavailable | None:
         """Return the error of a stream that ends here without having said that the reply is complete."""
         if self.finish is not None:
@@ -115,12 +111,12 @@ class Heard:
     @property
     def text(self) -> str:
         """The text so far."""
-        return "".join(self._texts or ())
+        return "".join(self.texts or ())
 
     @property
     def anything(self) -> bool:
         """True if the call cost something: a piece of a reply arrived, or its end."""
-        return bool(self._texts or self.calls or self.finish is not None)
+        return bool(self.texts or self.calls or self.finish is not None)
 
     @property
     def all_text(self) -> str:
@@ -201,7 +197,9 @@ class Source:
                 if not isinstance(event, ModelText):
                     heard.take(event)
                     continue
-                heard.say(event.text)
+                if heard.texts is None:
+                    heard.texts = []
+                heard.texts.append(event.text)
                 if show is not None and event.text:
                     try:
                         show(event.text)

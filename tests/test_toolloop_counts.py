@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import socket
 import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -18,6 +19,7 @@ from goliath_actors import Agent, Extension, Tool, ToolContext, ToolLoop, open_r
 from goliath_actors.abc import Change, Entry, ModelDone, ModelEvent, ModelRequest, ModelText, ModelToolCall, Record
 from goliath_actors.errors import ToolFailure
 from goliath_actors.hooks import PlanPatch, RunPatch
+from goliath_actors.models import OpenAIChat
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import ScriptedModel, tool_calls
 from goliath_actors.values import Message, Page, Usage
@@ -373,3 +375,36 @@ async def test_the_traceback_of_a_tools_error_begins_in_the_tool(
         (noted,) = (await runtime.run("find a")).diagnostics
     frames = [frame.name for frame in traceback.extract_tb(noted.error.__traceback__)]
     assert [name for name in frames if name != "start"] == [chosen.name]
+
+
+# Of these some forty-five are trio's: two tasks that wait, their cancel scopes, and a coroutine or closure for each
+# thing that they wait for. The rest is what the run needs to go on.
+HELD_AT_MOST = 115
+
+
+async def test_a_run_that_waits_for_its_model_holds_few_objects() -> None:
+    """The garbage collector walks everything that it tracks in each full pass, and so for all runs in flight at once:
+    with thousands of them that is what a turn costs most."""
+    with socket.socket() as silent:  # the system accepts and keeps what is sent, and nobody reads it
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(64)
+        model = OpenAIChat("m", base_url=f"http://127.0.0.1:{silent.getsockname()[1]}/v1")
+        agent = Agent(model=model, tools=[look], instructions="Be brief.", loop=ToolLoop())
+        async with open_runtime(agent) as runtime, trio.open_nursery() as nursery:
+
+            async def ask(number: int) -> None:
+                await runtime.run("find a", conversation_id=str(number))
+
+            async def tracked_with(numbers: range) -> int:
+                for number in numbers:
+                    nursery.start_soon(ask, number)
+                await wait_all_tasks_blocked(0.05)
+                assert model._endpoint.pool.statistics().in_flight == numbers.stop
+                gc.collect()
+                return len(gc.get_objects())
+
+            first = await tracked_with(range(4))  # makes what all runs share
+            second = await tracked_with(range(4, 24))
+            assert 50 < (second - first) / 20 <= HELD_AT_MOST
+            nursery.cancel_scope.cancel()
+    await model.aclose()

@@ -139,19 +139,19 @@ class Decoder(abc.ABC):
         return None
 
     def _say(self, piece: str) -> list[ModelEvent]:
-        text, self._half = whole(self._half + piece)
-        return self._told(text) if text else []
+        if self._half or not piece.isascii():
+            piece, self._half = whole(self._half + piece)
+        if not piece:
+            return []
+        if self._text is None:
+            self._text = []
+        self._text.append(piece)
+        return [ModelText(piece)]
 
     def _rest(self) -> list[ModelEvent]:
         """Return what was held back of the text."""
         half, self._half = self._half, ""
-        return self._told(LONE) if half else []
-
-    def _told(self, text: str) -> list[ModelEvent]:
-        if self._text is None:
-            self._text = []
-        self._text.append(text)
-        return [ModelText(text)]
+        return self._say(LONE) if half else []
 
     def _called(self, pieces: Sequence[object], *, alone: bool = False) -> list[ModelEvent]:
         """Take pieces of calls; `alone` says that each is a call of its own."""
