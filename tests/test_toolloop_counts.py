@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import socket
 import traceback
 from collections import Counter
@@ -382,15 +383,23 @@ async def test_the_traceback_of_a_tools_error_begins_in_the_tool(
 HELD_AT_MOST = 115
 
 
+@asynccontextmanager
+async def silence() -> AsyncIterator[OpenAIChat]:
+    """A model that never says anything: the system accepts and keeps what is sent, and nobody reads it."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(64)
+        model = OpenAIChat("m", base_url=f"http://127.0.0.1:{listening.getsockname()[1]}/v1")
+        yield model
+    await model.aclose()
+
+
 async def test_a_run_that_waits_for_its_model_holds_few_objects() -> None:
     """The garbage collector walks everything that it tracks in each full pass, and so for all runs in flight at once:
     with thousands of them that is what a turn costs most."""
-    with socket.socket() as silent:  # the system accepts and keeps what is sent, and nobody reads it
-        silent.bind(("127.0.0.1", 0))
-        silent.listen(64)
-        model = OpenAIChat("m", base_url=f"http://127.0.0.1:{silent.getsockname()[1]}/v1")
+    async with silence() as model, trio.open_nursery() as nursery:
         agent = Agent(model=model, tools=[look], instructions="Be brief.", loop=ToolLoop())
-        async with open_runtime(agent) as runtime, trio.open_nursery() as nursery:
+        async with open_runtime(agent) as runtime:
 
             async def ask(number: int) -> None:
                 await runtime.run("find a", conversation_id=str(number))
@@ -407,4 +416,30 @@ async def test_a_run_that_waits_for_its_model_holds_few_objects() -> None:
             second = await tracked_with(range(4, 24))
             assert 50 < (second - first) / 20 <= HELD_AT_MOST
             nursery.cancel_scope.cancel()
-    await model.aclose()
+
+
+async def test_a_run_that_waits_for_its_model_keeps_no_copy_of_what_it_sent() -> None:
+    async with silence() as model, trio.open_nursery() as nursery:
+        agent = Agent(model=model, loop=ToolLoop())
+        async with open_runtime(agent) as runtime:
+            text = "a" * 10_000
+            run = runtime.submit(text)
+            await wait_all_tasks_blocked(0.05)
+            assert model._endpoint.pool.statistics().in_flight == 1
+            turn = next(task for task in tasks_below(nursery.parent_task) if task.name == "agent/(default)")
+            waiting: Any = turn.coro
+            frames, kept = 0, list[str]()
+            while inspect.iscoroutine(waiting):
+                frames += 1
+                frame = waiting.cr_frame
+                for name, value in frame.f_locals.items() if frame is not None else ():
+                    if isinstance(value, bytes) and len(value) > len(text):
+                        kept.append(f"{waiting.__qualname__}: {name}")
+                waiting = waiting.cr_await
+            assert (frames > 10, kept) == (True, [])
+            run.abort()
+
+
+def tasks_below(task: trio.lowlevel.Task) -> list[trio.lowlevel.Task]:
+    below = [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    return below + [deeper for child in below for deeper in tasks_below(child)]

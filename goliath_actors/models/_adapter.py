@@ -156,9 +156,9 @@ class _Opened(AbstractAsyncContextManager[AsyncIterator[ModelEvent]]):
         response: Answer | None = None
         with trio.move_on_after(patience.first):
             try:
-                response = readable(
-                    await exchange.endpoint.post(exchange.url, headers, content, exchange.connect_timeout)
-                )
+                answer = exchange.endpoint.post(exchange.url, headers, content, exchange.connect_timeout)
+                del content  # a conversation may be long, and so is the wait
+                response = readable(await answer)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise from_exchange(error, patience.server, scrub, exchange.connect_timeout) from error
         if response is None:

@@ -116,6 +116,7 @@ class Pool(httpx.AsyncBaseTransport):
                 before = kept.received
             try:
                 await kept.send(head, content, limits.write)
+                del content  # not kept while its answer is waited for
                 response: ResponseHead | None = None
                 while response is None:
                     if not await kept.receive(limits.read):
