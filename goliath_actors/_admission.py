@@ -23,12 +23,14 @@ import trio
 
 __all__ = ["Admission"]
 
-FREE = 32  # tasks that begin at once, whatever the loop does: so few are no crowd
+FREE = 32  # so many have begun and are not over, whatever the loop does: so few are no crowd
 PASS = 0.002  # seconds: a pass of the loop that takes longer has more to do than it should
 BATCH = 32  # at most so many begin in one pass
 # A second, at the least, however long passes take: an application that computes much beside its runs may have long
 # passes all the time, and its runs are to begin all the same.
 STEADY = 100
+# What ends at once costs little: enough in one pass that a mass of them is soon over, few enough that others get on.
+HURRIED = 250
 
 
 @final
@@ -41,6 +43,8 @@ class Admission:
     # Tasks that have begun and are not over, and how many of them ended since the last look.
     inside: int = 0
     left: int = 0
+    # Whether everything that waits is aborted: it ends as soon as it has begun, and somebody waits for that.
+    hurried: bool = False
     clock: Callable[[], float] = perf_counter
     _line: deque[Callable[[], object]] = attrs.Factory(deque)
     _since: float | None = None  # when the pass began that is measured; None while nobody waits
@@ -77,7 +81,7 @@ class Admission:
             now = self.clock()
             taken, left = now - self._since, self.left
             batch = min(2 * batch, BATCH) if taken < PASS else max(1, batch // 2)
-            least = max(left // 2, int(taken * STEADY), 1)
+            least = max(left // 2, int(taken * STEADY), FREE - self.inside, HURRIED if self.hurried else 1)
             self._since, self.left = now, 0
             for _ in range(min(max(batch if taken < PASS else 0, least), len(line))):
                 self.inside += 1

@@ -312,6 +312,7 @@ class Engine:
     @trio.lowlevel.enable_ki_protection
     async def _abort_all(self) -> None:
         self.afterwards.hurry(trio.current_time() + (self._limits.hurry or 0))
+        self.admission.hurried = True
         envelopes = [envelope for actor in self.directory for envelope in actor.envelopes()]
         envelopes += self._invoked
         for index, envelope in enumerate(envelopes, 1):

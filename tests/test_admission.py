@@ -12,7 +12,7 @@ import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from goliath_actors import RunAborted, _admission, open_runtime
-from goliath_actors._admission import BATCH, FREE, PASS, STEADY, Admission
+from goliath_actors._admission import BATCH, FREE, HURRIED, PASS, STEADY, Admission
 from goliath_actors._work import Work
 from goliath_actors.testing import Gate, Journal
 
@@ -108,9 +108,34 @@ async def test_a_loop_with_too_much_to_do_lets_in_one_in_a_pass_at_the_least() -
     assert await sizes(20, repeat(SLOW)) == [1] * 20
 
 
+async def test_however_busy_a_loop_is_there_is_room_for_so_few_as_are_no_crowd() -> None:
+    # Three leave at each look at the clock, of which there is one before the first pass.
+    assert await sizes(99, repeat(SLOW), leaving=3) == [6, *[3] * 31]
+
+
 async def test_batches_grow_again_as_soon_as_the_loop_keeps_up() -> None:
     passes = chain([SLOW] * 7, repeat(0.0))
     assert await sizes(200, passes) == [1, 1, 1, 1, 1, 1, 2, 4, 8, 16, *[BATCH] * 5, 4]
+
+
+async def test_what_is_aborted_does_not_wait_for_a_loop_that_is_busy_all_the_time(crowded: None) -> None:
+    passes: list[None] = []
+
+    async def count() -> None:
+        while True:
+            passes.append(None)
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        async with open_runtime(loop_agent(gated(Gate()))) as runtime:
+            for number in range(4 * HURRIED):
+                runtime.submit("hi", conversation_id=f"{number}")
+            await trio.lowlevel.checkpoint()
+            nursery.start_soon(count)
+            report = await runtime.drain(0)
+        nursery.cancel_scope.cancel()
+    assert report.aborted == 4 * HURRIED
+    assert len(passes) < 50  # a few for each batch; one by one it was a thousand
 
 
 async def test_nothing_lives_on_when_nobody_waits() -> None:
