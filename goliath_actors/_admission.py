@@ -13,7 +13,7 @@ there is no limit here on how many run (that is `max_running`), and no order but
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import final
@@ -46,7 +46,8 @@ class Admission:
     # Whether everything that waits is aborted: it ends as soon as it has begun, and somebody waits for that.
     hurried: bool = False
     clock: Callable[[], float] = perf_counter
-    _line: deque[Callable[[], object]] = attrs.Factory(deque)
+    # Who waits, in order, and how each begins.
+    _line: OrderedDict[object, Callable[[], object]] = attrs.Factory(OrderedDict)
     _since: float | None = None  # when the pass began that is measured; None while nobody waits
 
     def enter(self) -> bool:
@@ -60,12 +61,18 @@ class Admission:
         """A task begins now, whoever waits: somebody who is inside waits for it."""
         self.inside += 1
 
-    def wait(self, begin: Callable[[], object]) -> None:
-        """Call `begin` once the loop can follow, after all that wait already."""
-        self._line.append(begin)
+    def wait(self, who: object, begin: Callable[[], object]) -> None:
+        """Call `begin` once the loop can follow, after all that wait already, or at once when told to `hurry`."""
+        self._line[who] = begin
         if self._since is None:
             self._since, self.left = self.clock(), 0
             self.spawn(self._usher)
+
+    def hurry(self, who: object) -> None:
+        """Somebody who is inside waits for this one now: it begins at once, if it waits here."""
+        if (begin := self._line.pop(who, None)) is not None:
+            self.inside += 1
+            begin()
 
     def leave(self) -> None:
         """A task is over."""
@@ -84,7 +91,8 @@ class Admission:
             least = max(left // 2, int(taken * STEADY), FREE - self.inside, HURRIED if self.hurried else 1)
             self._since, self.left = now, 0
             for _ in range(min(max(batch if taken < PASS else 0, least), len(line))):
+                _, begin = line.popitem(last=False)
                 self.inside += 1
-                line.popleft()()
+                begin()
             await trio.lowlevel.cancel_shielded_checkpoint()
         self._since = None

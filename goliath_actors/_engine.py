@@ -97,7 +97,7 @@ class Engine:
             self.life.running += 1  # it has its turn from here on, though its task takes its first step later
         if not self.admission.enter():
             if context.get(current_run) is None:
-                self.admission.wait(partial(self._begin, actor, envelope, context))
+                self.admission.wait(actor, partial(self._begin, actor, envelope, context))
                 return
             self.admission.pass_by()
         self._begin(actor, envelope, context)
@@ -223,6 +223,7 @@ class Engine:
         if self.owns(asker) and not wait.target.over:
             wait.lent = True
             self.turns.lend(wait.target)
+            self.admission.hurry(wait.target.conversation)
         try:
             yield
         finally:

@@ -61,7 +61,7 @@ async def sizes(crowd: int, passes: Iterable[float], leaving: int = 0, inside: i
             admission.pass_by()
         for number in range(crowd):
             assert not admission.enter()
-            admission.wait(began.one(number))
+            admission.wait(number, began.one(number))
     assert began.order == list(range(crowd))
     return began.sizes
 
@@ -83,11 +83,11 @@ async def test_nobody_overtakes_who_waits() -> None:
         admission = Admission(nursery.start_soon, clock=began.clock)
         for _ in range(FREE):
             admission.enter()
-        admission.wait(began.one(0))
+        admission.wait(0, began.one(0))
         for _ in range(FREE):
             admission.leave()
         assert not admission.enter()  # there is room, and somebody is before it
-        admission.wait(began.one(1))
+        admission.wait(1, began.one(1))
         admission.pass_by()  # but for what others wait for
     assert began.order == [0, 1]
 
@@ -208,6 +208,23 @@ async def test_what_a_run_asks_for_does_not_wait_behind_those_outside(
             runtime.submit(f"{number}", conversation_id=f"{number}")
     assert order.index("asked inside") <= 3  # one is let in a pass, and this one takes two
     assert [ask for ask in order if ask != "asked inside"] == [f"{number}" for number in range(10)]
+
+
+async def test_a_conversation_that_a_run_waits_for_is_let_in_at_once(crowded: None) -> None:
+    order: list[str] = []
+
+    async def action(work: Work) -> str:
+        order.append(work.ask)
+        if work.ask == "0":
+            await runtime.run("asked inside", conversation_id="9")  # whose head has not begun
+        return work.ask
+
+    async with open_runtime(loop_agent(action)) as runtime:
+        for number in range(10):
+            runtime.submit(f"{number}", conversation_id=f"{number}")
+    assert order.index("9") <= 3
+    assert order.index("9") < order.index("asked inside")
+    assert sorted(order) == [*map(str, range(10)), "asked inside"]
 
 
 @pytest.mark.parametrize("end", ["left", "drained", "failed", "cancelled"])

@@ -101,8 +101,8 @@ closed loop (--conversations alone): each client asks, waits, thinks and asks ag
 conditions: p50, p75, p90, p95, p99, p99.9, mean, max of the latency (or first.p99: first words, queued.p99: wait for
 the turn, lag.p99: sent late) against a time; errors, refused, aborted, completed, not_sent against a count or a share
 such as 1%; rate against answers a second.
-Ctrl-C ends it early, with its reports; a second one at once. It ends by itself: --duration, --max-asks, and a minute for
-the last answers.
+Ctrl-C ends it early, with its reports, and a second one at once. It ends by itself: --duration, --max-asks, and a
+minute for the last answers.
 A backend's bearer token (scope admin) is read from GOLIATH_TOKEN, a model server's key from OPENAI_API_KEY.
 exit codes: 0 ok, 1 a check failed or a threshold is broken, 2 wrong usage, 130 interrupted.
 """
