@@ -391,7 +391,7 @@ def test_a_full_mailbox_is_said_and_the_message_can_be_sent_again(browser: Brows
         page.send("Wait")
         site.wait_reached("half")
         other = "fetch('/v1/conversations/' + location.hash.split('/')[2] + '/runs', {method: 'POST', headers: {'Content-Type': 'application/json'}, body: JSON.stringify({ask: 'from elsewhere', wait: false, detach: true})})"  # noqa: E501
-        page.page.wait_for_function("location.hash.split('/')[2]")
+        page.page.wait_for_url(re.compile("#/[^/]*/."))
         page.page.evaluate(other)
         page.wait_text("from elsewhere", ".bubble")
         page.send("One too many")
