@@ -8,13 +8,14 @@ there is no limit here on how many run (that is `max_running`), and no order but
 
 # Why passes are measured and not runs in flight: thousands that wait for slow models cost a loop nothing, and dozens
 # that compute are too many. The time of a pass grows with what is ready at once, whatever it is. Measured with 2,000
-# conversations at once and a model that takes 0.2 s (scripts/bench/turns.py --fleet): half of the CPU, and the longest
-# turn takes half as long.
+# conversations at once and a model that takes 0.2 s (scripts/bench/turns.py --fleet): a quarter less CPU, and a third
+# less memory.
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from time import perf_counter
 from typing import final
 
@@ -58,20 +59,20 @@ class Admission:
         return False
 
     def pass_by(self) -> None:
-        """A task begins now, whoever waits: somebody who is inside waits for it."""
+        """A task begins now, whoever waits."""
         self.inside += 1
 
     def wait(self, who: object, begin: Callable[[], object]) -> None:
-        """Call `begin` once the loop can follow, after all that wait already, or at once when told to `hurry`."""
+        """Call `begin` once the loop can follow, after all that wait already, or when told to `let_in`."""
         self._line[who] = begin
         if self._since is None:
             self._since, self.left = self.clock(), 0
             self.spawn(self._usher)
 
-    def hurry(self, who: object) -> None:
+    def let_in(self, who: object) -> None:
         """Somebody who is inside waits for this one now: it begins at once, if it waits here."""
         if (begin := self._line.pop(who, None)) is not None:
-            self.inside += 1
+            self.pass_by()
             begin()
 
     def leave(self) -> None:
@@ -90,9 +91,7 @@ class Admission:
             batch = min(2 * batch, BATCH) if taken < PASS else max(1, batch // 2)
             least = max(left // 2, int(taken * STEADY), FREE - self.inside, HURRIED if self.hurried else 1)
             self._since, self.left = now, 0
-            for _ in range(min(max(batch if taken < PASS else 0, least), len(line))):
-                _, begin = line.popitem(last=False)
-                self.inside += 1
-                begin()
+            for who in [*islice(line, max(batch, least) if taken < PASS else least)]:
+                self.let_in(who)
             await trio.lowlevel.cancel_shielded_checkpoint()
         self._since = None

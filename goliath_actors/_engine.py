@@ -223,7 +223,7 @@ class Engine:
         if self.owns(asker) and not wait.target.over:
             wait.lent = True
             self.turns.lend(wait.target)
-            self.admission.hurry(wait.target.conversation)
+            self.admission.let_in(wait.target.conversation)
         try:
             yield
         finally:
