@@ -19,7 +19,18 @@ from playwright.sync_api import Browser, Route, expect
 from goliath_actors.server import Token, hash_token
 from goliath_actors.stores import SqliteStore
 
-from .browser import Call, Hold, Site, needs_browser, open_browser, open_page, open_proxy, open_site, written_files
+from .browser import (
+    Call,
+    Hold,
+    Site,
+    Watched,
+    needs_browser,
+    open_browser,
+    open_page,
+    open_proxy,
+    open_site,
+    written_files,
+)
 
 pytestmark = needs_browser
 
@@ -240,14 +251,16 @@ def test_a_server_with_tokens_asks_for_one_and_remembers_it_for_the_tab(browser:
         expect(dialog).to_be_visible()
 
 
+def hold(page: Watched, address: str, times: int | None = None) -> list[Route]:
+    """Hold requests back, at most `times` of them; they come into the list that is returned."""
+    held: list[Route] = []
+    page.context.route(address, lambda route: held.append(route), times=times)
+    return held
+
+
 def test_what_is_sent_before_the_page_is_ready_is_sent_once_it_is(browser: Browser, site: Site) -> None:
     with open_page(browser, site.url) as page:
-        held: list[Route] = []
-
-        def hold(route: Route) -> None:
-            held.append(route)
-
-        page.context.route("**/v1/agents", hold)
+        held = hold(page, "**/v1/agents")
         with page.page.expect_request("**/v1/agents"):
             page.page.reload()
         page.send("Hello")
@@ -265,12 +278,7 @@ def test_what_is_sent_before_the_page_is_ready_is_sent_once_it_is(browser: Brows
 
 def test_what_is_sent_while_a_message_is_on_its_way_follows_it(browser: Browser, site: Site) -> None:
     with open_page(browser, site.url) as page:
-        held: list[Route] = []
-
-        def hold(route: Route) -> None:
-            held.append(route)
-
-        page.context.route("**/runs?*", hold, times=1)
+        held = hold(page, "**/runs?*", times=1)
         with page.page.expect_request("**/runs?*"):
             page.send("Hello")
         page.send("And again")
@@ -284,12 +292,7 @@ def test_what_is_sent_while_a_message_is_on_its_way_follows_it(browser: Browser,
 
 def test_what_is_sent_after_a_message_that_does_not_arrive_stays_written(browser: Browser, site: Site) -> None:
     with open_page(browser, site.url, quiet=False) as page:
-        held: list[Route] = []
-
-        def hold(route: Route) -> None:
-            held.append(route)
-
-        page.context.route("**/runs?*", hold, times=1)
+        held = hold(page, "**/runs?*", times=1)
         with page.page.expect_request("**/runs?*"):
             page.send("Hello")
         page.send("And again")

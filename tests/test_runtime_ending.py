@@ -233,14 +233,9 @@ async def test_an_error_that_an_abort_replaced_is_kept_as_the_cause() -> None:
         finally:
             await trio.sleep_forever()
 
-    async with open_runtime(loop_agent(action)) as runtime:
-        run = runtime.submit("hi")
-        await wait_all_tasks_blocked()
-        run.abort()
-        with pytest.raises(RunAborted) as caught:
-            await run.wait()
-        assert caught.value.__cause__ is error
-        assert [d.error for d in caught.value.goliath_diagnostics] == [error]  # type: ignore[attr-defined]
+    told = await aborted(action)
+    assert told.__cause__ is error
+    assert [d.error for d in told.goliath_diagnostics] == [error]  # type: ignore[attr-defined]
 
 
 async def test_a_nursery_of_a_tool_that_fails_while_aborted_gives_its_single_error_bare() -> None:
