@@ -180,6 +180,10 @@ class Unset:
     def __bool__(self) -> bool:
         return False
 
+    def __reduce__(self) -> str:
+        # A copied or pickled change says the same: a store may hand one to another process.
+        return "UNSET"
+
 
 UNSET = Unset()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import attrs
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goliath_actors.abc import Change, Entry
+from goliath_actors.abc import UNSET, Change, Entry
 from goliath_actors.errors import ConfigError, StoreError
 from goliath_actors.stores._codec import Unreadable, decode_entry, decode_record, encode_change, reencode_visibility
 from goliath_actors.values import Exchange, Memory, Message, Step, ToolCall
@@ -148,3 +150,10 @@ def test_a_time_that_is_none_is_refused(at: float) -> None:
 def test_an_entry_needs_an_id() -> None:
     with pytest.raises(ConfigError, match="an entry needs an id"):
         encode_change(Change(append=[Entry("", 1.0, "user", Message("user"))]))
+
+
+def test_a_change_that_was_copied_or_pickled_leaves_the_same_things_as_they_are() -> None:
+    change = Change(failures=3)
+    for again in (copy.copy(change), copy.deepcopy(change), pickle.loads(pickle.dumps(change))):
+        assert again == change
+        assert (again.memory, again.metadata, again.private) == (UNSET, UNSET, UNSET)
