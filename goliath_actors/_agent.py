@@ -281,7 +281,7 @@ class Agent(Generic[C]):
             raise ConfigError(f"Agent(loop=...) got the class {self.loop.__name__}; pass {self.loop.__name__}()")
         if isinstance(self.loop, ToolLoop):
             if self.fallback is not None:
-                raise ConfigError("a fallback belongs to a Conductor; a ToolLoop has none")
+                raise ConfigError("a fallback belongs to a Conductor; give a ToolLoop model=models.Fallbacks([...])")
             return
         if not callable(getattr(self.loop, "drive", None)):
             raise ConfigError(f"Agent(loop=...) must be a Conductor or a ToolLoop, not {type(self.loop).__name__}")

@@ -31,7 +31,7 @@ from .stores import InMemoryStore
 __all__ = ["open_runtime", "serve_runtime"]
 
 
-def _made(
+def _check(
     agents: tuple[Agent[Any], ...],
     store: Store | None,
     max_running: int | None,
@@ -39,7 +39,7 @@ def _made(
     max_waiting: int | None,
     finish_timeout: float | None,
     idle_timeout: float | None,
-) -> tuple[Engine, Runtime]:
+) -> None:
     if not agents:
         raise ConfigError("open_runtime needs at least one agent")
     names: set[str] = set()
@@ -55,7 +55,7 @@ def _made(
     check_seconds("finish_timeout", finish_timeout)
     check_seconds("idle_timeout", idle_timeout, zero=True)
     if store is None:
-        store = InMemoryStore()
+        return
     if isinstance(store, type):
         raise ConfigError(f"store got the class {store.__name__} itself; make one: {store.__name__}(...)")
     if isinstance(store, str | os.PathLike):
@@ -63,10 +63,6 @@ def _made(
     for method in ("load", "commit", "entries", "forget"):
         if not callable(getattr(store, method, None)):
             raise ConfigError(f"store={type(store).__name__} has no method {method!r}; see goliath_actors.abc.Store")
-    only = agents[0].name if len(agents) == 1 else None
-    engine = Engine(agents, store, max_running, finish_timeout, idle_timeout)
-    doors = Doors(engine, Acceptance(engine, only, mailbox_capacity, max_waiting, finish_timeout))
-    return engine, Runtime(engine, doors)
 
 
 def open_runtime(
@@ -94,6 +90,7 @@ def open_runtime(
     Cancellation: a normal end of the block waits for every accepted run. An exception in the block, or cancellation
     from outside, aborts all of them (cause `shutdown`), tells every observer, and then passes, a single error bare.
     """
+    _check(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
     return _RuntimeBlock(
         _opened(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
     )
@@ -137,7 +134,10 @@ async def _opened(
 ) -> AsyncIterator[tuple[Engine, Runtime]]:
     if not trio.lowlevel.in_trio_run():
         raise ConfigError("goliath_actors runs on trio: open a runtime inside trio.run(main), not under another loop")
-    engine, runtime = _made(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
+    only = agents[0].name if len(agents) == 1 else None
+    engine = Engine(agents, InMemoryStore() if store is None else store, max_running, finish_timeout, idle_timeout)
+    doors = Doors(engine, Acceptance(engine, only, mailbox_capacity, max_waiting, finish_timeout))
+    runtime = Runtime(engine, doors)
     # Asked of the type, as `async with` does: a proxy with a `__getattr__` of its own is no context manager.
     held: list[Any] = [engine.store] if hasattr(type(engine.store), "__aenter__") else []
     failed: Exception | None = None
@@ -190,6 +190,7 @@ async def serve_runtime(
 
     Cancellation: aborts every run (cause `shutdown`), tells the observers, then passes.
     """
+    _check(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
     whole = _RuntimeBlock(
         _opened(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
     )

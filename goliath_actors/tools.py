@@ -85,7 +85,11 @@ def _check_name(name: object) -> str:
 def _names(requires: Iterable[str | Tool]) -> tuple[str, ...]:
     if isinstance(requires, (str, Tool)):
         raise ConfigError(f"requires={requires!r}: give a tuple of tool names, as in ({requires!r},)")
-    return tuple(_check_name(item.name if isinstance(item, Tool) else item) for item in requires)
+    names = tuple(item.name if isinstance(item, Tool) else item for item in requires)
+    for name in names:
+        if not isinstance(name, str):
+            raise ConfigError(f"requires=... takes tools and their names, not {name!r}")
+    return tuple(_check_name(name) for name in names)
 
 
 @final

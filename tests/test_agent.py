@@ -70,7 +70,10 @@ MODEL = ScriptedModel([])
         ({"on_event": 3}, "on_event=...* must be callable"),
         ({"loop": Conductor}, r"got the class Conductor; pass Conductor\(\)"),
         ({"loop": object()}, "must be a Conductor or a ToolLoop"),
-        ({"loop": ToolLoop(), "fallback": lambda request: "x"}, "a fallback belongs to a Conductor"),
+        (
+            {"loop": ToolLoop(), "fallback": lambda request: "x"},
+            "a fallback belongs to .*models.Fallbacks",
+        ),
         ({"output": 3}, "output"),
         ({"token_counter": 3}, "token"),
     ],
@@ -112,6 +115,31 @@ async def test_a_wrong_store_is_refused_on_opening(store: Any, words: str) -> No
     with pytest.raises(ConfigError, match=words):
         async with open_runtime(Agent(model=MODEL), store=store):
             pass  # pragma: no cover
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_running": 0}, "max_running"),
+        ({"mailbox_capacity": -1}, "mailbox_capacity"),
+        ({"max_waiting": 1.5}, "max_waiting"),
+        ({"finish_timeout": "1"}, "finish_timeout"),
+        ({"idle_timeout": -1}, "idle_timeout"),
+        ({"store": "chat.db"}, "SqliteStore"),
+    ],
+)
+def test_a_wrong_argument_of_a_runtime_is_refused_by_the_call_itself(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        open_runtime(Agent(model=MODEL), **options)
+    with pytest.raises(ConfigError, match="at least one agent"):
+        open_runtime()
+    with pytest.raises(ConfigError, match="two agents are named"):
+        open_runtime(Agent(model=MODEL), Agent(model=MODEL))
+
+
+def test_what_a_tool_requires_is_a_name_or_a_tool() -> None:
+    with pytest.raises(ConfigError, match=r"^requires=... takes tools and their names, not 3$"):
+        tool(requires=[3])(look.execute)  # type: ignore[list-item]
 
 
 async def test_names_that_are_nearly_right_are_answered_with_a_hint() -> None:

@@ -100,7 +100,7 @@ class Fallbacks:
 
     def __attrs_post_init__(self) -> None:
         if not self.models:
-            raise ConfigError("Fallbacks needs at least one model")
+            raise ConfigError("Fallbacks(models=...) needs at least one model")
         for model in self.models:
             check_model("Fallbacks", model)
         seconds = self.probe_every
