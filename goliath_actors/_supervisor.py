@@ -278,7 +278,12 @@ def _on_error(error: BaseException, origin: str, journal: RunJournal) -> Questio
 
 
 def _on_finish(outcome: Outcome, journal: RunJournal) -> Question:
-    return OnFinish(outcome, tuple(journal.diagnostics))
+    diagnostics = tuple(journal.diagnostics)
+    if outcome.result is not None and len(outcome.result.diagnostics) != len(diagnostics):
+        # An observer before this one failed or was cut off: the result is told with that, too.
+        result = attrs.evolve(outcome.result, diagnostics=diagnostics, trace=journal.trace)
+        outcome = attrs.evolve(outcome, result=result, trace=journal.trace)
+    return OnFinish(outcome, diagnostics)
 
 
 async def _tell(

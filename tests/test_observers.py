@@ -197,3 +197,24 @@ async def test_an_abort_while_observers_share_a_shield_silences_none(autojump_cl
         with pytest.raises(RunAborted):
             await run.wait()
     assert heard == [("a", 2), ("b", 4), ("c", 6)]
+
+
+async def test_a_result_has_what_the_observers_before_this_one_left_behind(autojump_clock: MockClock) -> None:
+    seen: list[tuple[tuple[str, ...], tuple[str, ...], str]] = []
+
+    class Last(Extension[Any]):
+        name = "last"
+
+        def on_finish(self, ctx: Any, question: Any) -> None:
+            result = question.outcome.result
+            named = tuple([diagnostic.extension for diagnostic in result.diagnostics])
+            told = tuple([diagnostic.extension for diagnostic in question.diagnostics])
+            seen.append((named, told, result.trace[-1].kind))
+            assert result.trace == question.outcome.trace
+
+    async with open_runtime(
+        loop_agent(extensions=(Watching("slow", too_long, []), Last(), Watching("fine", nothing, []))), finish_timeout=3
+    ) as runtime:
+        result = await runtime.run("hi")
+    assert seen == [(("slow",), ("slow",), "hook-decision")]
+    assert [diagnostic.extension for diagnostic in result.diagnostics] == ["slow"]
