@@ -84,7 +84,8 @@ class Conductor:
 
     async def drive(self, work: Work, responded: tuple[Respond, Responded] | None = None) -> Ending:
         """Take a run from its ask to its end. As `Loop.drive`."""
-        check_window(work.window)
+        with work.journal.origin("config"):
+            check_window(work.window)
         try:
             return await self._drive(work, responded)
         except RunStopped as stop:

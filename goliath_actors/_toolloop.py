@@ -86,7 +86,8 @@ class ToolLoop:
         says so, and the text that was shown, marked partial. Within `finish_timeout` or 10 seconds.
         """
         if work.window != self.window:  # a callable's answer, or the model's own
-            check_tool_window(work.window)
+            with work.journal.origin("config"):
+                check_tool_window(work.window)
         work.kept = True  # what this run does is in the transcript, never in an exchange
         transcript = await Transcript.load(work)
         screen = Screen(work.journal)

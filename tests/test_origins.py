@@ -12,9 +12,9 @@ import attrs
 import pytest
 import trio
 
-from goliath_actors import Agent, Extension, RunAborted, ToolFailure, open_runtime, tool
+from goliath_actors import Agent, Conductor, Extension, RunAborted, ToolFailure, ToolLoop, open_runtime, tool
 from goliath_actors.abc import ModelRequest, ModelText
-from goliath_actors.errors import ToolInputError
+from goliath_actors.errors import ConfigError, ToolInputError
 from goliath_actors.events import Event, ToolFinished
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import Gate, Journal, ScriptedModel, tool_calls
@@ -345,3 +345,13 @@ async def test_what_a_tool_raised_is_a_diagnostic_with_its_traceback_and_a_failu
 
     said = await run(calling(loop, "look", {"name": "x"}, tools=[look(body=raising(ToolFailure("no x")))]))
     assert said.diagnostics == ()
+
+
+@pytest.mark.parametrize("loop", [Conductor(window=lambda: 10), ToolLoop(window=lambda: 10)])
+async def test_a_window_that_turns_out_too_small_is_the_configurations_fault(loop: Any) -> None:
+    async with open_runtime(Agent(model=ScriptedModel([]), loop=loop)) as runtime:
+        asked = runtime.submit("hi")
+        with pytest.raises(ConfigError, match=r"^a window of 10 tokens"):
+            await asked.wait()
+    assert asked.outcome is not None
+    assert asked.outcome.origin == "config"
