@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections import UserDict
+from datetime import date
+from decimal import Decimal
+from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 import attrs
 import pytest
@@ -13,7 +19,16 @@ from hypothesis import strategies as st
 
 from goliath_actors.abc import UNSET, Change, Entry
 from goliath_actors.errors import ConfigError, StoreError
-from goliath_actors.stores._codec import Unreadable, decode_entry, decode_record, encode_change, reencode_visibility
+from goliath_actors.stores._codec import (
+    Unreadable,
+    decode_entry,
+    decode_mapping,
+    decode_record,
+    encode_change,
+    encode_entry,
+    reencode_visibility,
+)
+from goliath_actors.stores._packed import pack, unpack
 from goliath_actors.values import Exchange, Memory, Message, Step, ToolCall
 
 # Any text of Python, halves of surrogate pairs included, since users paste them and models emit them.
@@ -137,6 +152,58 @@ def nested(depth: int) -> dict[str, Any]:
 def test_what_is_no_json_is_refused(bad: dict[Any, Any]) -> None:
     with pytest.raises(StoreError, match=r"^the metadata cannot be stored .*; keep only JSON data in it$"):
         encode_change(Change(metadata=bad))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{1, 2}, b"text", date(2026, 1, 1), Decimal("1.5"), UUID(int=1), Message("user"), [{"deep": (1, {"in": {1}})}]],
+)
+def test_what_would_come_back_as_something_else_is_refused(bad: object) -> None:
+    with pytest.raises(
+        StoreError, match=r"^the metadata cannot be stored \(\w+ is no JSON data\); keep only JSON data"
+    ):
+        encode_change(Change(metadata={"a": bad}))
+    with pytest.raises(StoreError, match=r"^the private metadata cannot be stored"):
+        encode_change(Change(private={"a": bad}))
+    with pytest.raises(StoreError, match=r"^the entry 'e' cannot be stored"):
+        encode_change(Change(append=[Entry("e", 1.0, "user", Message("user"), private={"a": bad})]))
+    with pytest.raises(StoreError, match=r"^the entry 'e' cannot be stored"):
+        pack(Entry("e", 1.0, "user", Message("user"), private={"a": bad}))
+
+
+class Words(str):
+    """What templates and libraries put in place of a text."""
+
+    def __str__(self) -> str:
+        return "another one"
+
+
+@pytest.mark.parametrize("text", ["plain", "half of a pair \ud800"])
+def test_subclasses_of_plain_types_and_mappings_of_any_kind_are_what_they_stand_for(text: str) -> None:
+    words = Words(text)
+    given = {"text": words, text: MappingProxyType({"list": [words]}), "number": HTTPStatus.OK, "user": UserDict(a=1)}
+    read = {"text": text, text: {"list": [text]}, "number": 200, "user": {"a": 1}}
+    call = ToolCall(words, words, words, MappingProxyType({"a": words}))
+    entry = Entry("e", 1.0, "assistant", Message("assistant", words, (call,)), private=given)
+    plain = Entry(
+        "e", 1.0, "assistant", Message("assistant", text, (ToolCall(text, text, text, {"a": text}),)), private=read
+    )
+    assert decode_entry("e", encode_entry(entry).body) == plain
+    assert unpack("e", pack(entry)) == plain
+    metadata = encode_change(Change(metadata=given)).metadata
+    assert isinstance(metadata, bytes)
+    assert decode_mapping(metadata, "metadata") == read
+
+
+@pytest.mark.parametrize("input", [[1], [["a", 1]], "text", 5])
+def test_an_input_that_is_no_mapping_is_refused(input: Any) -> None:
+    called = Message("assistant", "", (ToolCall("c", "look", "[1]", input),))
+    with pytest.raises(StoreError, match="the input of a call cannot be stored: it is no mapping, but a"):
+        encode_change(Change(append=[Entry("e", 1.0, "assistant", called)]))
+    with pytest.raises(StoreError, match="the input of a call cannot be stored: it is no mapping, but a"):
+        pack(Entry("e", 1.0, "assistant", called))
+    with pytest.raises(StoreError, match="the input of a call cannot be stored: it is no mapping, but a"):
+        encode_change(Change(Memory("", (Exchange("q", "a", 1.0, steps=(Step(0, "tool", input=input),)),))))
 
 
 @pytest.mark.parametrize("at", [float("nan"), float("inf")])

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from goliath_actors._frozen import ATOMS
 from goliath_actors.abc import UNSET, Change, Entry, Record, Unset
 from goliath_actors.errors import ConfigError, StoreError
 from goliath_actors.values import Exchange, Memory, Message, Step, ToolCall
@@ -27,6 +28,7 @@ __all__ = [
     "decode_record",
     "encode_change",
     "encode_entry",
+    "encode_input",
     "encode_mapping",
     "encode_parts",
     "finite",
@@ -97,7 +99,20 @@ class _Entry(msgspec.Struct, omit_defaults=True, gc=False):
     private: dict[str, Any] = {}
 
 
-_encoder = msgspec.json.Encoder()
+def _simple(value: object) -> object:
+    """Return what msgspec can write in place of what it cannot: of a subclass of a plain type, the plain value."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is no JSON data")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_simple)
 _memory_decoder = msgspec.json.Decoder(_Memory)
 _entry_decoder = msgspec.json.Decoder(_Entry)
 _mapping_decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
@@ -216,7 +231,40 @@ def encode_mapping(mapping: Mapping[str, Any], what: str) -> bytes:
 
     Raises: `StoreError` if something in it is not JSON data.
     """
-    return _encode(dict(mapping), what)
+    text = _encode(dict(mapping), what)
+    _hold_json(mapping, what)
+    return text
+
+
+def encode_input(input: Mapping[str, Any], what: str) -> bytes:
+    """Return the parsed input of a call as a text. Not held to JSON: an application's `resolve_input` may have made it.
+
+    Raises: `StoreError` if it cannot be written.
+    """
+    return _encode(_plain(input), what)
+
+
+def _hold_json(mapping: Mapping[str, Any], what: str) -> None:
+    """Refuse what would come back as something else, in a mapping that could be written (so it holds no circle).
+
+    msgspec writes more than JSON has: sets as lists, dates and decimals as strings, bytes as base64, objects as their
+    fields.
+
+    Raises: `StoreError`.
+    """
+    rest: list[Any] = [mapping]
+    while rest:
+        value = rest.pop()
+        kind = type(value)
+        if kind in ATOMS:
+            continue
+        if kind is dict or isinstance(value, Mapping):
+            rest.extend(value.values())
+        elif isinstance(value, (list, tuple)):
+            rest.extend(value)
+        elif not isinstance(value, (str, int, float)):
+            said = f"the {what} cannot be stored ({kind.__name__} is no JSON data); keep only JSON data in it"
+            raise StoreError(said)
 
 
 def decode_mapping(text: bytes, what: str) -> dict[str, Any]:
@@ -274,6 +322,8 @@ def encode_entry(entry: Entry) -> EncodedEntry:
         private,
     )
     body = _encode(wire, what)
+    if private:
+        _hold_json(private, what)
     if not is_plain(entry):
         try:
             decode_entry(entry.id, body)
@@ -289,7 +339,7 @@ def _encode(value: object, what: str) -> bytes:
         except UnicodeEncodeError:
             # Half of a surrogate pair is no UTF-8, yet users paste it and it must not cost them the conversation:
             # plain escapes keep it as it was.
-            return _escape(msgspec.to_builtins(value))
+            return _escape(msgspec.to_builtins(value, enc_hook=_simple))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise StoreError(f"the {what} cannot be stored ({error}); keep only JSON data in it") from error
 
@@ -365,7 +415,11 @@ def _wire_message(message: Message) -> _Message:
 
 
 def _plain(input: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if input is None else dict(input)
+    if input is None:
+        return None
+    if not isinstance(input, Mapping):
+        raise StoreError(f"the input of a call cannot be stored: it is no mapping, but a {type(input).__name__}")
+    return dict(input)
 
 
 def _memory(wire: _Memory) -> Memory:

@@ -14,7 +14,7 @@ import msgspec
 from goliath_actors.abc import Entry
 from goliath_actors.values import Message, ToolCall
 
-from ._codec import decode_entry, decode_mapping, encode_entry, encode_mapping, is_plain
+from ._codec import decode_entry, decode_mapping, encode_entry, encode_input, encode_mapping, is_plain
 
 __all__ = ["Packed", "has_mark", "pack", "reshow", "unpack"]
 
@@ -67,7 +67,8 @@ def pack(entry: Entry) -> Packed:
 
 
 def _pack(call: ToolCall, what: str) -> _Call:
-    return _Call(call.id, call.name, call.arguments, None if call.input is None else encode_mapping(call.input, what))
+    input = None if call.input is None else encode_input(call.input, what)
+    return _Call(call.id, call.name, call.arguments, input)
 
 
 def unpack(id: str, packed: Packed) -> Entry:
