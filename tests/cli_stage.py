@@ -61,7 +61,7 @@ class User:
         return await self.presses(self.keys.close)
 
 
-def _nothing() -> str:
+async def _nothing() -> str:
     raise AssertionError("lines come out of the channel here")
 
 

@@ -10,7 +10,8 @@ import signal
 import termios
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import attrs
 import pytest
@@ -201,6 +202,79 @@ async def test_a_terminal_that_goes_away_is_an_input_that_ends() -> None:
         await console.pump(send)
     assert [line async for line in receive] == []
     os.close(theirs)
+
+
+@attrs.define(eq=False)
+class Threads:
+    """Stands between trio and its threads: each begins when it may, and says when it has ended."""
+
+    run_sync: Callable[..., Awaitable[Any]] = trio.to_thread.run_sync
+    begun: threading.Event = attrs.Factory(threading.Event)
+    may_begin: threading.Event = attrs.Factory(threading.Event)
+    ended: threading.Event = attrs.Factory(threading.Event)
+
+    async def run(self, function: Callable[..., Any], *arguments: Any, **how: Any) -> Any:
+        def work() -> Any:
+            self.begun.set()
+            self.may_begin.wait()
+            try:
+                return function(*arguments)
+            finally:
+                self.ended.set()
+
+        return await self.run_sync(work, **how)
+
+    async def wait(self, event: threading.Event) -> None:
+        await self.run_sync(event.wait, SECONDS)
+        assert event.is_set()
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+async def test_who_left_a_prompt_takes_no_key_from_the_next_reader(
+    monkeypatch: pytest.MonkeyPatch, term: str, late: bool
+) -> None:
+    """Neither a thread that waits for a key, nor one that a busy machine lets begin only now."""
+    ours, theirs = pty.openpty()
+    threads = Threads()
+    send, receive = trio.open_memory_channel[str](10)
+    stdin = io.TextIOWrapper(io.FileIO(theirs, closefd=False))
+    with open_prompter(stdin, Screen(io.StringIO()), {"TERM": term}, interactive=True) as prompter:
+        prompter.ask("> ", "")
+        with monkeypatch.context() as patch:
+            patch.setattr(trio.to_thread, "run_sync", threads.run)
+            async with trio.open_nursery() as nursery:
+                if not late:
+                    threads.may_begin.set()
+                nursery.start_soon(prompter.pump, send)
+                await threads.wait(threads.begun)
+                nursery.cancel_scope.cancel()
+    os.write(ours, b"ls\n")
+    threads.may_begin.set()
+    await threads.wait(threads.ended)
+    assert select.select([theirs], [], [], 0)[0]
+    assert os.read(theirs, 100) == b"ls\n"
+    assert receive.statistics().current_buffer_used == 0
+    os.close(theirs)
+    os.close(ours)
+
+
+async def test_a_line_that_was_begun_before_the_prompt_goes_on_at_it() -> None:
+    ours, theirs = pty.openpty()
+    out = io.StringIO()
+    send, receive = trio.open_memory_channel[str](10)
+    with Console(theirs, Screen(out, terminal=True)).held() as console:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(console.pump, send)
+            os.write(ours, b"one\nhalf a ")
+            assert await receive.receive() == "one"  # the rest is in the terminal, and nobody can read it yet
+            console.ask("you> ", "")
+            os.write(ours, b"line\r")
+            assert await receive.receive() == "half a line"
+            nursery.cancel_scope.cancel()
+    assert out.getvalue().endswith("\ryou> half a line\x1b[K\n")
+    os.close(theirs)
+    os.close(ours)
 
 
 @pytest.mark.parametrize("interactive", [True, False])

@@ -31,7 +31,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 SLOW = """
-import sys, trio
+import signal, sys, trio, trio.testing
 from goliath_actors import Agent, Extension, tool
 from goliath_actors._cli.demo_model import DemoModel
 
@@ -48,12 +48,26 @@ async def block() -> str:
     import threading
     threading.Event().wait()
 
+@tool
+async def linger() -> str:
+    "Wait for ever, and take until SIGUSR1 to end."
+    with trio.open_signal_receiver(signal.SIGUSR1) as signals:
+        print("LINGERING", file=sys.stderr, flush=True)
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.testing.wait_all_tasks_blocked()
+                print("ENDING", file=sys.stderr, flush=True)
+                async for _ in signals:
+                    break
+
 class Watch(Extension):
     name = "watch"
     def on_finish(self, ctx, question):
         print("HEARD", ctx.ask, question.outcome.status, file=sys.stderr, flush=True)
 
-agent = Agent(name="slow", model=DemoModel(), tools=[wait, block], extensions=[Watch()])
+agent = Agent(name="slow", model=DemoModel(), tools=[wait, block, linger], extensions=[Watch()])
 """
 
 
@@ -366,6 +380,23 @@ def test_quit_during_a_run_aborts_it_and_leaves(slow: Path) -> None:
         person.types("/quit\n")
         person.waits_for("HEARD wait please aborted")
         assert person.leaves() == 0
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_what_is_typed_while_the_chat_ends_is_for_the_shell(slow: Path, term: str) -> None:
+    ours, theirs = pty.openpty()
+    with at_a_terminal("chat", "slowbot:agent", folder=slow, term=term, ends=(ours, theirs)) as person:
+        person.waits_for("you> ")
+        person.types("linger please\n")
+        person.waits_for("LINGERING")
+        person.types("/quit\n")
+        person.waits_for("ENDING")
+        person.types("ls\n")
+        person.process.send_signal(signal.SIGUSR1)
+        assert person.leaves() == 0
+        assert select.select([theirs], [], [], 0)[0]
+        assert os.read(theirs, 100) == b"ls\n"
+    os.close(theirs)
 
 
 def test_code_that_blocks_the_loop_cannot_take_ctrl_c_away(slow: Path) -> None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import codecs
 import math
-import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Protocol, TextIO, final
@@ -21,7 +20,7 @@ import attrs
 import trio
 
 from .editor import LineEditor
-from .keyboard import CHUNK, line_reader, pump_lines
+from .keyboard import FdReader, line_reader, pump_lines
 from .screen import Screen, cells
 
 if sys.platform != "win32":
@@ -57,7 +56,7 @@ class PlainPrompt:
     """A prompt whose line the terminal, or whatever stands in for one, lets the user type by itself."""
 
     screen: Screen
-    readline: Callable[[], str]
+    readline: Callable[[], Awaitable[str]]
 
     def ask(self, prompt: str, style: str, *, remember: bool = True) -> None:
         """Show the prompt."""
@@ -70,7 +69,7 @@ class PlainPrompt:
     async def pump(self, lines: trio.MemorySendChannel[str]) -> None:
         """Send lines as they come.
 
-        Cancellation: the reading thread is abandoned.
+        Cancellation: what was not read yet stays for the next reader, where the input has a descriptor.
         """
         await pump_lines(self.readline, lines)
 
@@ -123,15 +122,13 @@ class Console:
     async def pump(self, lines: trio.MemorySendChannel[str]) -> None:
         """Send every line that is typed, until Ctrl-D; then close the channel.
 
-        Cancellation: the reading thread is abandoned.
+        Cancellation: what was not read yet stays for the next reader.
         """
-        limiter = trio.CapacityLimiter(1)
+        reader = FdReader(self._fd)
         async with lines:
             while True:
                 try:
-                    data = await trio.to_thread.run_sync(
-                        os.read, self._fd, CHUNK, abandon_on_cancel=True, limiter=limiter
-                    )
+                    data = await reader.read()
                 except OSError:  # the terminal went away
                     return
                 ended = self._take(self._typed(self._decoder.decode(data))) if data else (None,)
