@@ -247,7 +247,20 @@ WHOLE: dict[str, tuple[bytes, Heard]] = {
     ),
     "a call without input": (
         sse(start(), *call(0, "toolu_1", "now"), stop("tool_use"), END),
-        Heard(calls={0: ("toolu_1", "now", "")}, finish="tool_calls"),
+        # An object, and no empty text: a tool whose parameters are all optional can run with it.
+        Heard(calls={0: ("toolu_1", "now", "{}")}, finish="tool_calls"),
+    ),
+    "calls without input, and without a word of it": (
+        sse(
+            start(),
+            block(0, type="tool_use", id="a", name="f", input={}),
+            close(0),
+            block(1, type="tool_use", id="b", name="f", input={}),
+            delta(1, "input_json_delta", ' {"n": 2}'),
+            stop("tool_use"),
+            END,
+        ),
+        Heard(calls={0: ("a", "f", "{}"), 1: ("b", "f", ' {"n": 2}')}, finish="tool_calls"),
     ),
     "a call whose input comes at once": (
         sse(start(), block(0, type="tool_use", id="t", name="f", input={"a": 1}), close(0), stop("tool_use"), END),
@@ -737,6 +750,10 @@ SCHEMA_REPLIES: dict[str, tuple[bytes, Heard]] = {
     "cut by the limit": (
         sse(start(), *call(0, "t", "reply", '{"a"'), stop("max_tokens"), END),
         Heard('{"a"', finish="length"),
+    ),
+    "an empty input": (
+        sse(start(), *text("Here: "), *call(1, "t", "reply"), stop("tool_use"), END),
+        Heard("{}", finish="stop"),
     ),
     "another tool": (
         sse(start(), *text("See: "), *call(1, "t", "f", "{}"), stop("tool_use"), END),

@@ -75,7 +75,11 @@ class MessagesReply(Decoder):
         return events
 
     def _verdict(self) -> tuple[list[ModelEvent], ModelError | None]:
-        events = [*([] if self._replied else self._say("".join(self._aside))), *self._rest()]
+        if self._replied and not self.text and self._finish != "length":
+            aside = "{}"  # the input was empty, and none came
+        else:
+            aside = "" if self._replied else "".join(self._aside)
+        events = [*self._say(aside), *self._rest()]
         if self._finish == "refusal":
             said = self._scrub(self._why_refused) or "the model declined to answer"
             return events, Refused(said, code="refusal", partial=self.text)
@@ -94,12 +98,12 @@ class MessagesReply(Decoder):
             case "tool_use":
                 self.progress = True
                 given = block.get("input")
-                # An empty input stands for one that is still to come.
-                arguments = compact_json(given) if isinstance(given, dict) and given else ""
+                arguments = compact_json(given) if isinstance(given, dict) else ""
                 if self._reply_tool is not None and block.get("name") == self._reply_tool:
                     self._replying = index if type(index) is int else None
                     self._replied = True
-                    return self._say(arguments)
+                    # An empty input stands for one that is still to come; here, and in the calls of the decoder.
+                    return self._say(arguments) if given else []
                 function = {"name": block.get("name"), "arguments": arguments}
                 return self._called([{"index": index, "id": block.get("id"), "function": function}])
         return []
