@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from ._cli.parser import build_parser, refuse_unknown
 
@@ -33,4 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     from ._cli.command import Terminal, run_command
 
-    return run_command(arguments, Terminal(sys.stdin, sys.stdout, sys.stderr, os.environ, os.getcwd()))
+    with ExitStack() as opened:
+        # Python has None for a stream that the caller closed. The next file opened gets its number: hence in order.
+        stdin = sys.stdin or opened.enter_context(open(os.devnull))
+        stdout = sys.stdout or opened.enter_context(open(os.devnull, "w"))
+        stderr = sys.stderr or opened.enter_context(open(os.devnull, "w"))
+        return run_command(arguments, Terminal(stdin, stdout, stderr, os.environ, os.getcwd()))

@@ -30,6 +30,13 @@ fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
 
+WITH_CLOSED_STREAMS = """
+import ast, os, sys
+for number in ast.literal_eval(sys.argv[1]):
+    os.close(number)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
 SLOW = """
 import signal, sys, trio, trio.testing
 from goliath_actors import Agent, Extension, tool
@@ -181,6 +188,30 @@ def test_the_command_answers_a_pipe_line_by_line() -> None:
     )
     assert "model: demo; --model demo\n" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("closed", "said"),
+    [
+        ((0,), ("", "model: demo; --model demo\n")),
+        ((1,), ("", "model: demo; --model demo\n")),
+        ((0, 1, 2), ("", "")),
+    ],
+)
+def test_a_stream_that_the_caller_closed_is_empty_or_takes_everything(
+    closed: tuple[int, ...], said: tuple[str, str]
+) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", WITH_CLOSED_STREAMS, repr(closed), *COMMAND, "chat", "--model", "demo"],
+        input="hello\n",
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env=environ(),
+        check=False,
+    )
+    assert result.returncode == 0
+    assert (result.stdout, result.stderr[: len(said[1]) or None]) == said
 
 
 def test_the_version_and_wrong_usage() -> None:
