@@ -17,6 +17,7 @@ import trio
 
 from ._budget import ContentBudgets
 from ._callables import alone, below, call_with
+from ._client import NOBODY
 from ._frozen import FrozenDict, thaw
 from ._journal import bare, in_words
 from ._text import clip
@@ -286,7 +287,7 @@ async def confirm(work: Work, call: Call) -> Suspend | None:
     """
     journal = work.journal
     if work.confirm is None:
-        reason = "nobody can be asked here"
+        reason = NOBODY
         journal.emit(Confirm, tool=call.tool.name, approved=False, reason=reason)
         call.skip("confirmation", f"This needs a confirmation, and {reason}. Do not try it again.")
         return None
@@ -303,10 +304,11 @@ async def confirm(work: Work, call: Call) -> Suspend | None:
         journal.run_id,
         journal.conversation_id,
         work.context,
+        work.panel.agent_name,
     )
     limit = math.inf if work.confirm_timeout is None else work.confirm_timeout
     answer: bool | Confirmed | Suspend = False
-    with work.paused(), journal.origin("confirm"), trio.move_on_after(limit) as waiting:
+    with work.run.asking_a_person(), journal.origin("confirm"), trio.move_on_after(limit) as waiting:
         journal.question = waiting
         try:
             said: Any = work.confirm(request)  # Any: the application's, checked below

@@ -220,6 +220,8 @@ class Engine:
     def waiting(self, asker: Envelope, wait: Wait) -> Iterator[None]:
         """Return a block in which `asker` waits and lends its slot to what it waits for (R4)."""
         asker.waits_for.append(wait)
+        if wait.owned and isinstance(wait.target, Envelope):
+            wait.target.owner = asker
         if self.owns(asker) and not wait.target.over:
             wait.lent = True
             self.turns.lend(wait.target)
@@ -228,6 +230,8 @@ class Engine:
             yield
         finally:
             asker.waits_for.remove(wait)
+            if wait.owned and isinstance(wait.target, Envelope):
+                wait.target.owner = None
             if wait.lent:
                 wait.lent = False
                 self.turns.unlend(wait.target)

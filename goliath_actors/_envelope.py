@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import Context, ContextVar
 from functools import partial
 from typing import Any, Literal, Protocol, final
@@ -138,6 +138,11 @@ class Envelope:
     conversation: Turn | None = None
     # One entry for each wait that this run is in: a run may wait for the same one twice.
     waits_for: list[Wait | WaitForAll] = attrs.Factory(list)
+    # The run that asked this one, while it waits for it.
+    owner: Envelope | None = None
+    # Questions to people that are open here or in a run that this one waits for, and the time that is left meanwhile.
+    _questions: int = 0
+    _time_left: float = math.inf
     # How many waits for this run have lent it their slots (R4).
     lenders: int = 0
     # Invariant: texts handed to this run that it has not taken, as the runs that they become if it never does (T7).
@@ -204,6 +209,35 @@ class Envelope:
         for wait in tuple(self.waits_for):
             if isinstance(wait, Wait) and wait.owned and isinstance(wait.target, Envelope):
                 wait.target.request_abort("caller")
+
+    @contextmanager
+    def asking_a_person(self) -> Iterator[None]:
+        """Return a block in which a person is asked. The time of this run stands still, and that of the run which asked
+        this one and waits for it, and so on: a person does not answer sooner because more than one waits (R6)."""
+        runs: list[Envelope] = [self]
+        for run in runs:  # grows: nobody waits in a circle (R14)
+            if run.owner is not None:
+                runs.append(run.owner)
+        for run in runs:
+            run._hold_time()
+        try:
+            yield
+        finally:
+            for run in runs:
+                run._go_on()
+
+    def _hold_time(self) -> None:
+        self._questions += 1
+        if self._questions == 1 and self.scope.deadline != math.inf:
+            self._time_left = self.scope.deadline - trio.current_time()
+            self.scope.deadline = math.inf
+
+    def _go_on(self) -> None:
+        self._questions -= 1
+        if not self._questions and self._time_left != math.inf:
+            # A shutdown may have set one that is sooner.
+            self.scope.deadline = min(self.scope.deadline, trio.current_time() + self._time_left)
+            self._time_left = math.inf
 
     def drop_steer(self, steer: Envelope) -> None:
         """A text that was handed to this run is taken."""

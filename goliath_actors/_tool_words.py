@@ -63,7 +63,8 @@ class ToolOutcome:
 
 @attrs.frozen
 class ConfirmRequest:
-    """What a confirmation callback is asked. `input` is a copy: changing it changes nothing."""
+    """What a confirmation callback is asked. `input` is a copy: changing it changes nothing; `agent` is the name of the
+    agent that has the tool."""
 
     call_id: str
     tool: ToolDescriptor
@@ -72,6 +73,7 @@ class ConfirmRequest:
     run_id: str
     conversation_id: str | None
     context: Any = None
+    agent: str = ""
 
 
 @attrs.frozen

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import attrs
@@ -159,20 +157,6 @@ class Work:
     def extended(self) -> bool:
         """True if the agent has extensions: an oversized prompt is then an error, not an escalation (C4)."""
         return bool(self.panel.roster.extensions)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """While a person is asked, the run's own time stands still (R6)."""
-        scope = self.scope
-        if scope.deadline == math.inf:
-            yield
-            return
-        left = scope.deadline - trio.current_time()
-        scope.deadline = math.inf
-        try:
-            yield
-        finally:
-            scope.deadline = trio.current_time() + left
 
 
 @attrs.frozen(eq=False)

@@ -29,6 +29,7 @@ from typing import (
 import attrs
 
 from ._callables import CALLBACKS, check_takes
+from ._client import answered_by, ask_client
 from ._frozen import ATOMS, freeze
 from ._json import parse_arguments
 from ._schema import (
@@ -65,7 +66,9 @@ __all__ = [
     "ToolContext",
     "ToolDescriptor",
     "ToolOutcome",
+    "answered_by",
     "approve_all",
+    "ask_client",
     "tool",
 ]
 

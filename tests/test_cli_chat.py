@@ -21,6 +21,7 @@ from goliath_actors.events import ToolProgress
 from goliath_actors.hooks import AfterAnswer, BeforeRun, HookContext, OnFinish
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import FailingStore, Gate, Journal, ScriptedModel, tool_calls
+from goliath_actors.tools import ask_client
 from goliath_actors.values import Waiting
 
 from .cli_stage import PLAIN, Tty, sitting
@@ -251,6 +252,24 @@ async def test_no_is_a_refusal_without_a_reason_and_an_empty_line_asks_again() -
     assert "  call    add_note" not in shown
     assert "[skipped] Declined by the user. " in shown
     assert notebook.of(None) == []
+
+
+async def test_a_sub_agents_call_is_asked_about_with_its_name() -> None:
+    @tool(writes=True)
+    async def order(book: str) -> str:
+        """Order a book."""
+        await trio.lowlevel.checkpoint()
+        return f"ordered {book}"
+
+    script = [tool_calls(("order", {"book": "Trees"})), "Ordered."]
+    librarian = Agent(name="librarian", model=ScriptedModel(script), tools=[order], loop=ToolLoop(), confirm=ask_client)
+    script = [tool_calls(("librarian", {"ask": "Trees?"})), "It is on its way."]
+    desk = Agent(name="desk", model=ScriptedModel(script), tools=[librarian.as_tool()], loop=ToolLoop())
+    async with sitting(desk) as user:
+        shown = await user.types("Trees?")
+        assert '  confirm librarian: order wants to change data\n          book: "Trees"\n' in shown
+        assert "It is on its way." in await user.types("y")
+    assert librarian.model.requests[-1].messages[-1].text == "ordered Trees"  # type: ignore[attr-defined]
 
 
 async def test_the_end_of_the_input_refuses_an_open_question() -> None:

@@ -15,7 +15,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_version", "_frozen", "errors"),
     ("values", "_json", "_callables", "_numbers"),
     ("abc", "events", "_text", "_tool_words"),
-    ("_schema", "_grammar"),
+    ("_schema", "_grammar", "_client"),
     ("tools", "tokens"),
     ("_staging", "_verdicts"),
     ("threads",),

@@ -9,11 +9,24 @@ import attrs
 import pytest
 from playwright.sync_api import Browser, expect
 
-from goliath_actors import Agent, Conductor, Extension
+from goliath_actors import Agent, Conductor, Extension, ToolLoop
 from goliath_actors._cli.assistant import Notebook, make_assistant
 from goliath_actors._cli.demo_model import DemoModel
+from goliath_actors.tools import ask_client
 
-from .browser import Call, Hold, Puppet, Site, needs_browser, open_browser, open_page, open_site, watch, written_files
+from .browser import (
+    Call,
+    Hold,
+    Puppet,
+    Site,
+    needs_browser,
+    open_browser,
+    open_page,
+    open_site,
+    watch,
+    write_file,
+    written_files,
+)
 
 pytestmark = needs_browser
 
@@ -138,6 +151,32 @@ def test_denying_runs_nothing_and_the_model_is_told_why(browser: Browser, site: 
         card.locator("summary").click()
         expect(card.locator(".card-body")).to_contain_text("not on a Friday")
         assert written_files == []
+
+
+def _with_a_clerk(puppet: Puppet) -> Agent[Any]:
+    """An agent that has another one write for it, which asks whoever is at the page."""
+    clerk = Agent(name="clerk", model=puppet, tools=[write_file], loop=ToolLoop(), confirm=ask_client)
+    return Agent(name="desk", model=puppet, tools=[clerk.as_tool()], loop=ToolLoop())
+
+
+@pytest.mark.parametrize(("answer", "state"), [("Approve", "allowed"), ("Deny", "skipped")])
+def test_what_a_sub_agent_wants_to_do_is_asked_here_with_its_name(browser: Browser, answer: str, state: str) -> None:
+    with open_site(_with_a_clerk) as site, open_page(browser, site.url) as page:
+        site.answer("Write", [Call("clerk", {"ask": "Write it"})], ["All done."])
+        site.answer("Write it", [Call("write_file", INPUT)], ["Yes."])
+        page.page.locator("#agent").select_option("desk")
+        page.send("Write")
+        ask = page.page.locator(".card-ask[role=group]")
+        expect(ask.locator(".ask-title")).to_have_text("Allow clerk to use write_file?")
+        page.page.reload()
+        expect(ask.locator(".ask-title")).to_have_text("Allow clerk to use write_file?")
+        ask.get_by_role("button", name=answer).click()
+        page.wait_text("All done.")
+        page.wait_idle()
+        assert len(written_files) == (1 if answer == "Approve" else 0)
+        cards = page.page.locator(".card")
+        expect(cards.nth(0)).to_have_attribute("data-state", "executed")
+        expect(cards.nth(1)).to_have_attribute("data-state", state)
 
 
 def test_a_reload_finds_an_open_approval_and_it_can_be_given(browser: Browser, site: Site) -> None:

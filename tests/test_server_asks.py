@@ -201,6 +201,82 @@ async def test_an_agent_that_confirms_by_itself_may() -> None:
         assert result["steps"][0]["status"] == "executed"
 
 
+def desk(*replies: Any, calls: int = 1, **more: Any) -> Agent[Any]:
+    """An agent that has another one save for it, which asks the client."""
+
+    def saving(request: Any) -> Any:
+        last = request.messages[-1]
+        return tool_calls(("save", {"text": last.text})) if last.role == "user" else f"Told: {last.text}"
+
+    clerk = agent(*[saving] * 4, name="clerk", tools=[save], confirm=ask_client)
+    both = tool_calls(*[("clerk", {"ask": text}) for text in ("milk", "bread")[:calls]])
+    return agent(both, *replies, tools=[clerk.as_tool()], **more)
+
+
+async def test_the_client_is_asked_for_what_a_sub_agent_wants_and_ids_of_two_are_different() -> None:
+    async with open_web(desk("Done.", calls=2)) as web, web.stream("save both") as response:
+        opened: list[Any] = []
+        sent: list[Any] = []
+        async for one in frames(response):
+            sent.append(one)
+            if one.event != "confirmation-open":
+                continue
+            opened.append(one.data)
+            if len(opened) < 2:
+                continue
+            status = (await web.client.get("/v1/conversations/c")).json()
+            assert [row["agent"] for row in status["confirmations"]] == ["clerk", "clerk"]
+            for row in status["confirmations"]:
+                approve = row["input"] == {"text": "milk"}
+                path = f"/v1/conversations/c/runs/{row['run_id']}/confirmations/{row['call_id']}"
+                assert (await web.client.post(path, json={"approve": approve, "reason": "why"})).status_code == 200
+        assert {row["run_id"] for row in opened} == {sent[-1].data["run_id"]}
+        assert len({row["call_id"] for row in opened}) == 2
+    told = sorted(one.data["result"] for one in sent if one.event == "tool-finished")
+    assert told[0].startswith("Told: Declined by the user: why.")
+    assert told[1].startswith("Told: saved milk for local in local/c/")
+    assert len([one for one in sent if one.event == "confirmation-closed"]) == 2
+
+
+async def test_what_a_sub_agent_asks_waits_as_long_as_other_questions_and_a_new_message_denies_it() -> None:
+    async with open_web(desk("Done."), config=ServerConfig(confirm_timeout=0.05)) as web:
+        result = (await web.ask("save it")).json()["result"]
+        assert "nobody answered within 0.05 s" in result["steps"][0]["result"]
+    async with open_web(desk("Not saved.", "Yes?")) as web, web.stream("save it") as response:
+        events = frames(response)
+        async for one in events:
+            if one.event == "confirmation-open":
+                break
+        assert (await web.ask("are you there?")).json()["result"]["text"] == "Yes?"
+        rest = [one async for one in events]
+    assert [one.data["approved"] for one in rest if one.event == "confirmation-closed"] == [False]
+    assert "a new message came instead of an answer" in rest[-1].data["result"]["steps"][0]["result"]
+
+
+async def test_an_abort_withdraws_what_a_sub_agent_asks() -> None:
+    async with open_web(desk("Never.")) as web, web.stream("save it") as response:
+        rest: list[Any] = []
+        async for one in frames(response):
+            rest.append(one)
+            if one.event == "confirmation-open":
+                run = f"/v1/conversations/c/runs/{one.data['run_id']}"
+                assert (await web.client.post(f"{run}/abort", json={})).status_code == 202
+        assert [one.data["approved"] for one in rest if one.event == "confirmation-closed"] == [False]
+        assert rest[-1].data["status"] == "aborted"
+        late = await web.client.post(f"{run}/confirmations/{'x'}", json={"approve": True})
+        assert late.status_code == 404
+
+
+async def test_an_agent_that_is_left_to_confirm_may_ask_the_client() -> None:
+    own = agent(tool_calls(("save", {"text": "milk"})), "Done.", tools=[save], confirm=ask_client)
+    async with open_web(own, config=ServerConfig(confirm="agent")) as web, web.stream("save milk") as response:
+        async for one in frames(response):
+            if one.event == "confirmation-open":
+                path = f"/v1/conversations/c/runs/{one.data['run_id']}/confirmations/{one.data['call_id']}"
+                assert (await web.client.post(path, json={"approve": True})).status_code == 200
+    assert own.model.requests[-1].messages[-1].text == "saved milk for local in local/c"  # type: ignore[attr-defined]
+
+
 async def test_a_new_message_denies_the_question_that_is_open_and_is_run() -> None:
     own = agent(tool_calls(("save", {"text": "milk"})), "Not saved.", "Yes?", tools=[save], confirm=ask_client)
     async with open_web(own) as web, web.stream("save milk") as response:

@@ -27,7 +27,7 @@ from goliath_actors.errors import AgentFailed, ConfigError, GoliathExtensionErro
 from goliath_actors.events import Confirm
 from goliath_actors.stores import InMemoryStore, SqliteStore
 from goliath_actors.testing import FailingStore, Gate, Journal, ScriptedModel, check_events, tool_calls
-from goliath_actors.tools import ConfirmRequest, Suspend
+from goliath_actors.tools import Confirmed, ConfirmRequest, Suspend, answered_by, ask_client
 from goliath_actors.values import SubAgentOutcome
 
 from .native import check_closed, check_requests, history, native, said
@@ -343,6 +343,95 @@ async def test_the_call_may_itself_be_a_write_that_is_confirmed() -> None:
     async with open_runtime(parent) as runtime:
         result = await runtime.run("go")
     assert (result.steps[0].status, result.steps[0].skip_reason) == ("skipped", "confirmation")
+
+
+@tool(writes=True)
+async def order(book: str) -> str:
+    """Order a book."""
+    await trio.lowlevel.checkpoint()
+    return f"ordered {book}"
+
+
+def ordering(*books: str, **options: Any) -> Agent[Any]:
+    """A librarian that orders, and then says so, once for each book."""
+    script = [reply for book in books for reply in (tool_calls(("order", {"book": book})), f"{book} is ordered.")]
+    return librarian(*script, tools=[order], **options)
+
+
+async def test_the_client_of_a_run_is_asked_for_calls_of_its_agents_at_any_depth() -> None:
+    asked: list[ConfirmRequest] = []
+
+    async def client(request: ConfirmRequest) -> Confirmed:
+        await trio.lowlevel.checkpoint()
+        asked.append(request)
+        return Confirmed(True)
+
+    deep = ordering("Trees", "Stars", confirm=ask_client)
+    middle = native([ask(), "Done."] * 2, name="desk", tools=[deep.as_tool()])
+    parent = native([tool_calls(("desk", {"ask": "a book"})), "Good."] * 2, tools=[middle.as_tool()])
+    async with open_runtime(parent) as runtime:
+        with answered_by(client):
+            run = runtime.submit("A book?", conversation_id="ada", context="a context")
+        await run.wait()
+        (request,) = asked
+        assert (request.agent, request.tool.name, request.input, request.context) == (
+            "librarian",
+            "order",
+            {"book": "Trees"},
+            "a context",
+        )
+        assert request.run_id != run.id
+        assert request.conversation_id is not None
+        assert request.conversation_id.startswith("ada/")
+        # Outside of the block there is nobody.
+        await runtime.run("Another?", conversation_id="bob")
+    assert len(asked) == 1
+    assert "nobody can be asked here" in requests(deep)[-1].messages[-1].text
+
+
+async def test_whoever_says_that_nobody_can_be_asked_hides_those_who_could() -> None:
+    async def nobody_asks(request: ConfirmRequest) -> Confirmed:
+        raise AssertionError(request)
+
+    async with open_runtime(ordering("Trees", confirm=ask_client)) as runtime:
+        with answered_by(nobody_asks), answered_by(None):
+            run = runtime.submit("Trees?")
+        assert (await run.wait()).steps[0].status == "skipped"
+
+
+async def test_the_time_of_whoever_waits_stands_still_while_a_person_is_asked(autojump_clock: MockClock) -> None:
+    async def slow(request: ConfirmRequest) -> bool:
+        await trio.sleep({"Trees": 60, "Stars": 100}[request.input["book"]])
+        return True
+
+    @tool
+    async def rest(seconds: float) -> str:
+        """Rest."""
+        await trio.sleep(seconds)
+        return "rested"
+
+    def parent(name: str, seconds: float) -> Agent[Any]:
+        # Two at once: the time stands still until the last person has answered.
+        both = tool_calls(("librarian", {"ask": "Trees?"}), ("librarian", {"ask": "Stars?"}))
+        return native(
+            [both, tool_calls(("rest", {"seconds": seconds})), "Good."], name=name, tools=[child.as_tool(), rest]
+        )
+
+    def by_ask(request: Any) -> Any:
+        last = request.messages[-1]
+        return tool_calls(("order", {"book": last.text.rstrip("?")})) if last.role == "user" else "Ordered."
+
+    child = Agent(name="librarian", model=ScriptedModel([by_ask] * 8), tools=[order], loop=ToolLoop(), confirm=slow)
+    async with open_runtime(parent("patient", 4), parent("late", 6)) as runtime:
+        start = trio.current_time()
+        result = await runtime.run("Two books?", agent="patient", timeout=5)
+        assert (result.text, trio.current_time() - start) == ("Good.", 104)
+        run = runtime.submit("Two books?", agent="late", timeout=5)
+        with pytest.raises(RunAborted):
+            await run.wait()
+        assert run.outcome is not None
+        assert run.outcome.abort is not None
+        assert (run.outcome.abort.cause, trio.current_time() - start) == ("deadline", 104 + 105)
 
 
 async def test_it_is_called_from_outside_through_the_same_gate() -> None:

@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from goliath_actors import Agent, Conversation, Run, RunAborted, Runtime
-from goliath_actors.tools import Confirmed, ConfirmRequest
+from goliath_actors.tools import Confirmed, ConfirmRequest, answered_by
 
 from .commands import ALIASES, COMMANDS, parse_command
 from .console import Prompter
@@ -192,9 +192,10 @@ class Session:
         if not self.manner.interactive:
             self.view.asked(text)
         try:
-            self.run = self.conversation.submit(
-                text, timeout=self.manner.timeout, confirm=self.confirm, on_event=self.view.on_event
-            )
+            with answered_by(self.confirm):  # also what sub-agents ask
+                self.run = self.conversation.submit(
+                    text, timeout=self.manner.timeout, confirm=self.confirm, on_event=self.view.on_event
+                )
             result = await self.run.wait()
         except RunAborted as aborted:
             self._aborted(aborted)
@@ -260,7 +261,10 @@ class Session:
         async with self._asking:
             self.view.end()
             changes = "wants to change data" if request.tool.writes else "wants to run"
-            self.notes.spans(("  confirm ", "yellow"), (request.tool.name, "bold"), (f" {changes}", "yellow"))
+            whose = "" if request.agent == self.agent.name else f"{request.agent}: "
+            self.notes.spans(
+                ("  confirm ", "yellow"), (f"{whose}{request.tool.name}", "bold"), (f" {changes}", "yellow")
+            )
             for name, value in request.input.items():
                 self.notes.line(f"          {name}: {json_line(value)}")
             if self.manner.yes:

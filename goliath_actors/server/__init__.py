@@ -4,9 +4,11 @@
 that a backend of your own can be built in the same way.
 """
 
+from goliath_actors.tools import ask_client
+
 from ._app import create_app, recorded
 from ._config import ServerConfig
-from ._hosted import Visitor, ask_client
+from ._hosted import Visitor
 from ._ledger import Ledger
 from ._serve import Server, serve, serve_app
 from ._tokens import Token, hash_token, make_token, read_token_file, read_tokens

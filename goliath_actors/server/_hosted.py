@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
@@ -19,7 +20,7 @@ from goliath_actors.tools import Confirmed, ConfirmRequest
 from ._ledger import Acceptance, Ledger
 from ._wire import plain
 
-__all__ = ["Asking", "Hosted", "Kind", "Visitor", "ask_client"]
+__all__ = ["Asking", "Hosted", "Kind", "Visitor"]
 
 Kind: TypeAlias = Literal["run", "steer", "resume", "regenerate"]
 
@@ -72,6 +73,8 @@ class _Question:
     """One open question to a client."""
 
     request: ConfirmRequest
+    # Under which it is answered: the call's, and of another run's call that run's before it.
+    id: str
     at: float
     answer: Confirmed = Confirmed(False)  # of one that nobody answers in time
     answered: trio.Event = attrs.Factory(trio.Event)
@@ -79,7 +82,8 @@ class _Question:
     def data(self) -> dict[str, Any]:
         request = self.request
         return {
-            "call_id": request.call_id,
+            "call_id": self.id,
+            "agent": request.agent,
             "tool": request.tool.name,
             "description": request.tool.description,
             "writes": request.tool.writes,
@@ -123,20 +127,32 @@ class Hosted:
             self.over.set()
 
     async def ask_client(self, request: ConfirmRequest) -> Confirmed:
-        """Wait for a client's answer to a question.
+        """Wait for a client's answer to a question of this run, or of one that it asked.
 
         Cancellation: the question is closed; whoever follows is told.
         """
-        question = self.questions[request.call_id] = _Question(request, trio.current_time())
+        question = _Question(request, self._name(request), trio.current_time())
+        self.questions[question.id] = question
         self._tell("confirmation-open", question.data())
         try:
             await question.answered.wait()
         finally:
-            del self.questions[request.call_id]
+            del self.questions[question.id]
             answer = question.answer
-            words = {"call_id": request.call_id, "approved": answer.approved, "reason": answer.reason or None}
+            words = {"call_id": question.id, "approved": answer.approved, "reason": answer.reason or None}
             self._tell("confirmation-closed", words)
         return answer
+
+    def _name(self, request: ConfirmRequest) -> str:
+        """Models give the same ids in many runs; those of this run are the ones that its events have."""
+        return request.call_id if request.run_id == self.id else f"{request.run_id}.{request.call_id}"
+
+    async def ask_client_within(self, seconds: float | None, request: ConfirmRequest) -> Confirmed:
+        """As `ask_client`, for at most so long: a refusal afterwards."""
+        limit = math.inf if seconds is None else seconds
+        with trio.move_on_after(limit):
+            return await self.ask_client(request)
+        return Confirmed(False, f"nobody answered within {limit:g} s")
 
     def answer(self, call_id: str, approved: bool, reason: str = "") -> bool:
         """Answer a question; False if it is not open."""
@@ -151,9 +167,3 @@ class Hosted:
         self.asides.append((kind, {"kind": kind, "run_id": self.id, **data}))
         for scope in self.waiting:
             scope.cancel()
-
-
-def ask_client(request: ConfirmRequest) -> Confirmed:
-    """A `confirm` for agents that are served: the server asks the client of the run in its place. Anywhere else, and
-    for clients that cannot be asked, it declines."""
-    return Confirmed(False, "nobody can be asked here")

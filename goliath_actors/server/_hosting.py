@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any, final
 
 import attrs
@@ -13,10 +14,11 @@ import trio
 
 from goliath_actors import Agent, Conversation, Run, Runtime, ToolLoop, approve_all
 from goliath_actors.errors import StoreError
+from goliath_actors.tools import answered_by, ask_client
 
 from ._config import ServerConfig
 from ._feed import Feed, Pace
-from ._hosted import Asking, Hosted, Visitor, ask_client
+from ._hosted import Asking, Hosted, Visitor
 from ._ledger import Acceptance, Ledger
 from ._problems import Problem
 from ._wire import events_size, run_outcome
@@ -187,13 +189,16 @@ class Hosting:
             "on_event": hosted.hear,
             "when_busy": asking.when_busy,
         }
-        if asking.kind == "run":
-            return conversation.submit(asking.text, **options)
-        if asking.kind == "steer":
-            return conversation.steer(asking.text, **options)
-        if asking.kind == "resume":
-            return conversation.submit_resume(asking.answers, **options)
-        return conversation.submit_rewrite("regenerate", **options)
+        # For sub-agents: they have a `confirm` of their own, which may be `ask_client`.
+        within = partial(hosted.ask_client_within, self.config.confirm_timeout)
+        with answered_by(within if asking.asks_client else None):
+            if asking.kind == "run":
+                return conversation.submit(asking.text, **options)
+            if asking.kind == "steer":
+                return conversation.steer(asking.text, **options)
+            if asking.kind == "resume":
+                return conversation.submit_resume(asking.answers, **options)
+            return conversation.submit_rewrite("regenerate", **options)
 
     # --- keeping ----------------------------------------------------------------------------------------------------
 

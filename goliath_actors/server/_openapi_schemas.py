@@ -48,7 +48,8 @@ _STATE: Final = _one_of("queued", "running", "finishing", "done")
 _LINKS: Final = _object("Addresses.", self=TEXT, events=TEXT, abort=TEXT, conversation=TEXT)
 _CAN: Final = _object("What the agent's loop allows.", steer=FLAG, resume=FLAG, regenerate=FLAG)
 _QUESTION: Final = {
-    "call_id": TEXT,
+    "call_id": {**TEXT, "description": "under which it is answered"},
+    "agent": {**TEXT, "description": "whose tool it is: the run's agent, or a sub-agent"},
     "tool": TEXT,
     "description": TEXT,
     "writes": FLAG,

@@ -7,6 +7,7 @@ const STATES = {
   asking: ["shield", "Needs your approval"],
   waiting: ["question", "Waits for you"],
   running: [null, "Running"],
+  allowed: ["check", "Allowed"], // a call of another agent's, of which no more is told
   executed: ["check", "Done"],
   cached: ["check", "Reused an earlier result"],
   skipped: ["minus", "Not run"],
@@ -88,8 +89,12 @@ export class ToolCard {
     this.body.replaceChildren(...parts);
   }
 
-  /** Ask whether the call may go ahead. `decide(approve, reason)` rejects when the answer did not arrive. */
-  askApproval({ input, about, payload, decide, reasons = true }) {
+  /**
+   * Ask whether the call may go ahead. `decide(approve, reason)` rejects when the answer did not arrive; `by` names the
+   * agent whose call it is, if that is another one's.
+   */
+  askApproval({ input, about, payload, decide, by = "", reasons = true }) {
+    this.by = by;
     if (input !== undefined) this.update({ input });
     this.set("asking");
     const id = `ask-${this.callId}`;
@@ -115,7 +120,7 @@ export class ToolCard {
     reason.addEventListener("keydown", (event) => {
       if (event.key === "Enter") event.preventDefault();
     });
-    this._ask(id, h("h4", { id, class: "ask-title" }, "Allow ", h("code", {}, this.tool), "?"),
+    this._ask(id, h("h4", { id, class: "ask-title", dir: "auto" }, "Allow ", by ? [h("span", {}, by), " to use "] : null, h("code", {}, this.tool), "?"),
       about ? h("p", { class: "ask-about", dir: "auto" }, about) : null,
       isEmpty(this.input)
         ? h("p", { class: "faint" }, "It will be called without any input.")
@@ -183,7 +188,7 @@ export class ToolCard {
     if (!this.hadFocus) this._keepFocus();
     this.ask.replaceChildren(h("p", { class: "ask-said", dir: "auto" }, icon(good ? "check" : "close"), text));
     this.ask.hidden = false;
-    if (this.status === "asking" || this.status === "waiting") this.set(good ? "running" : "skipped");
+    if (this.status === "asking" || this.status === "waiting") this.set(!good ? "skipped" : this.by ? "allowed" : "running");
     // On a touch screen that would bring up the keyboard.
     if (this.hadFocus && matchMedia("(hover: hover)").matches) document.getElementById("ask")?.focus({ preventScroll: true });
     this.hadFocus = false;

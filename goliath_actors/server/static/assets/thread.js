@@ -32,6 +32,7 @@ export class Thread {
     this.context = {
       changed: () => this._changed(),
       announce: ui.announce,
+      isAgent: (name) => !name || name === this.agent,
       confirm: (turn, callId, approve, reason) => this.confirm(turn, callId, approve, reason),
       answer: (callId, value) => this.answer(callId, value),
       retry: (turn) => this.send(turn.ask),

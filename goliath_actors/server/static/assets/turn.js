@@ -58,7 +58,7 @@ class Piece {
 }
 
 export class Turn {
-  /** `context`: the thread's `{changed, announce, confirm, answer, retry, regenerate}`. */
+  /** `context`: the thread's `{changed, announce, isAgent, confirm, answer, retry, regenerate}`. */
   constructor(context, { ask = null, at = null, runId = null } = {}) {
     this.context = context;
     this.runId = runId;
@@ -224,11 +224,11 @@ export class Turn {
     }
   }
 
-  approval({ call_id: callId, tool, input, brief, description }) {
+  approval({ call_id: callId, agent, tool, input, brief, description }) {
     const card = this.card(callId, tool, input, true);
     if (card.open) return; // told again after a new connection
     this.show("");
-    card.askApproval({ input, about: description, decide: (approve, reason) => this.context.confirm(this, callId, approve, reason) });
+    card.askApproval({ input, about: description, by: this.context.isAgent(agent) ? "" : agent, decide: (approve, reason) => this.context.confirm(this, callId, approve, reason) });
     this.context.announce.say(`Approval needed: ${tool}${brief ? `, ${brief}` : ""}.`);
     this.context.changed();
   }
