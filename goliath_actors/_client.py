@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeAlias
 
 import trio
 
 from ._tool_words import Confirmed, ConfirmRequest
 
-__all__ = ["NOBODY", "Answerer", "answered_by", "ask_client"]
-
-Answerer: TypeAlias = Callable[[ConfirmRequest], Awaitable[Confirmed]]
+__all__ = ["NOBODY", "answered_by", "ask_client"]
 
 NOBODY = "nobody can be asked here"
 
 # A run has the context of whoever asked it (R5), and a sub-agent's run that of the call: so it is found at any depth.
-_client: ContextVar[Answerer | None] = ContextVar("goliath_actors_client", default=None)
+_client: ContextVar[Callable[[ConfirmRequest], Awaitable[Confirmed]] | None] = ContextVar(
+    "goliath_actors_client", default=None
+)
 
 
 @contextmanager
-def answered_by(answer: Answerer | None) -> Iterator[None]:
+def answered_by(answer: Callable[[ConfirmRequest], Awaitable[Confirmed]] | None) -> Iterator[None]:
     """Return a block for whoever serves runs to people: runs that are accepted in it, and all that these ask, have
     `answer` for their `confirm=ask_client`.
 
