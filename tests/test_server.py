@@ -132,7 +132,7 @@ async def test_a_client_that_leaves_aborts_its_run_unless_it_is_detached(accept:
             last = [one async for one in events][-1]
     assert last.data["status"] == ("completed" if detach else "aborted")
     if not detach:
-        assert last.data["abort"]["reason"] == "the client left"
+        assert (last.data["abort"]["cause"], last.data["abort"]["reason"]) == ("caller", "the client left")
 
 
 @pytest.mark.parametrize("loop", [Conductor(), ToolLoop()], ids=["planned", "native"])

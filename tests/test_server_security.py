@@ -265,6 +265,34 @@ def test_a_token_file_without_a_token_lets_no_server_start(tmp_path: Path) -> No
 # --- without tokens -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"port": "80"}, "port must be an integer of at least 0, not '80'"),
+        ({"port": 70_000}, "port must be between 0 and 65535, not 70000"),
+        ({"tokens": ["a-token-of-enough-characters"]}, "tokens=... takes a list of Token"),
+        ({"tokens": "a-token-of-enough-characters"}, "tokens=... takes a list of Token"),
+        ({"allowed_hosts": "chat.example"}, "put 'chat.example' in brackets"),
+        ({"cors_origins": "https://chat.example"}, "put 'https://chat.example' in brackets"),
+        ({"cors_origins": [3]}, "cors_origins must name origins"),
+        ({"confirm_timeout": -1}, "confirm_timeout must be a positive number of seconds or None, not -1"),
+        ({"run_timeout": 0}, "run_timeout must be a positive number of seconds or None, not 0"),
+        ({"body_timeout": None}, "body_timeout must be a positive number of seconds"),
+        ({"drain_grace": "1"}, "drain_grace must be a number of seconds, 0 or more, not '1'"),
+        ({"max_connections": 0}, "max_connections must be an integer of at least 1, not 0"),
+        ({"max_running": 0}, "max_running must be an integer of at least 1 or None, not 0"),
+        ({"high_water": "0.8"}, "high_water must be above 0 and at most 1"),
+        ({"metrics": "no"}, "metrics must be True or False, not 'no'"),
+        ({"show_errors": "no"}, "show_errors must be True, False or None, not 'no'"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_when_it_is_made(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ServerConfig(**options)
+    assert words in str(caught.value)
+    assert "a-token" not in str(caught.value)
+
+
 def test_another_address_than_loopback_wants_tokens() -> None:
     with pytest.raises(ConfigError, match="configure tokens"):
         ServerConfig(host="0.0.0.0")

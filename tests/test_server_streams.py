@@ -195,7 +195,7 @@ async def test_a_reader_that_stops_for_too_long_aborts_its_own_run() -> None:
         await hosted.over.wait()
         assert hosted.run.outcome is not None
         assert hosted.run.outcome.abort is not None
-        assert hosted.run.outcome.abort.reason == "the client left"
+        assert (hosted.run.outcome.abort.cause, hosted.run.outcome.abort.reason) == ("caller", "the client left")
 
 
 async def test_a_slow_reader_gets_everything_and_a_fast_one_does_not_wait_for_it() -> None:

@@ -148,7 +148,7 @@ async def test_a_client_that_leaves_while_a_second_request_of_its_own_waits_is_n
         await hosted.over.wait()
         assert hosted.run.outcome is not None
         assert hosted.run.outcome.abort is not None
-        assert hosted.run.outcome.abort.reason == "the client left"
+        assert (hosted.run.outcome.abort.cause, hosted.run.outcome.abort.reason) == ("caller", "the client left")
         assert (await web.ask("Hi.")).json()["result"]["text"] == "Next."
 
 

@@ -110,7 +110,7 @@ class Completions:
         # A header is told in UTF-8, as it is read; Starlette would write Latin-1, and fail at most alphabets.
         named_back = conversation_id.encode("utf-8", "replace").decode("latin-1")
         headers = {"x-run-id": hosted.id, "x-conversation-id": named_back}
-        left: Callable[[], None] = (lambda: None) if again else (lambda: hosted.run.abort("the client left"))
+        left: Callable[[], None] = (lambda: None) if again else hosted.leave
         if body.stream:
             usage = body.stream_options is not None and bool(body.stream_options.include_usage)
             return StreamResponse(lambda: self._chunks(hosted, agent, usage), headers, left)

@@ -8,6 +8,7 @@ from typing import Literal
 
 import attrs
 
+from goliath_actors._numbers import check_count, check_seconds
 from goliath_actors.errors import ConfigError
 
 from ._tokens import Token, read_token_file
@@ -20,11 +21,18 @@ _ORIGIN = re.compile(r"https?://[^/\s?#]+")
 
 
 def _strings(values: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(values, str):  # its letters would be taken one by one
+        raise ConfigError(f"allowed_hosts and cors_origins are lists; put {values!r} in brackets")
     return tuple(values)
 
 
 def _tokens(tokens: Iterable[Token]) -> tuple[Token, ...]:
-    return tuple(tokens)
+    found = tuple(tokens)
+    if not all(isinstance(token, Token) for token in found):  # never shown: it may be a secret
+        raise ConfigError(
+            "tokens=... takes a list of Token, such as read_token_file returns, and no text"
+        )
+    return found
 
 
 @attrs.frozen
@@ -88,22 +96,31 @@ class ServerConfig:
     idle_timeout: float | None = 300.0
 
     def __attrs_post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
+        check_count("port", self.port, 0, none=False)
+        if self.port > 65535:
             raise ConfigError(f"port must be between 0 and 65535, not {self.port}")
-        for name in ("max_body", "body_timeout", "send_timeout", "keep_alive", "keep_seconds"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)!r}")
-        for name in ("drain_grace", "delta_interval", "keep_runs", "keep_bytes"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} must not be negative, not {getattr(self, name)!r}")
-        if self.max_connections < 1:
-            raise ConfigError(f"max_connections must be at least 1, not {self.max_connections!r}")
-        if not 0 < self.high_water <= 1:
+        for name in ("body_timeout", "send_timeout", "keep_alive", "keep_seconds"):
+            check_seconds(name, getattr(self, name), none=False)
+        for name in ("drain_grace", "delta_interval"):
+            check_seconds(name, getattr(self, name), zero=True, none=False)
+        for name in ("confirm_timeout", "run_timeout", "finish_timeout"):
+            check_seconds(name, getattr(self, name))
+        check_seconds("idle_timeout", self.idle_timeout, zero=True)
+        for name, least in (("max_connections", 1), ("max_body", 1), ("keep_runs", 0), ("keep_bytes", 0)):
+            check_count(name, getattr(self, name), least, none=False)
+        for name, least, none in (("max_running", 1, True), ("mailbox_capacity", 0, False), ("max_waiting", 0, True)):
+            check_count(name, getattr(self, name), least, none=none)
+        for name in ("insecure", "metrics"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        if self.show_errors not in (True, False, None):
+            raise ConfigError(f"show_errors must be True, False or None, not {self.show_errors!r}")
+        if not isinstance(self.high_water, int | float) or not 0 < self.high_water <= 1:
             raise ConfigError(f"high_water must be above 0 and at most 1, not {self.high_water!r}")
         if self.confirm not in ("client", "agent"):
             raise ConfigError(f'confirm must be "client" or "agent", not {self.confirm!r}')
         for origin in self.cors_origins:
-            if not _ORIGIN.fullmatch(origin):
+            if not isinstance(origin, str) or not _ORIGIN.fullmatch(origin):
                 raise ConfigError(
                     f"cors_origins must name origins such as https://chat.example, without a path or a wildcard, "
                     f"not {origin!r}"

@@ -14,6 +14,7 @@ import trio
 
 from goliath_actors import Agent, Run
 from goliath_actors._callables import without_texts
+from goliath_actors._face import envelope_of
 from goliath_actors.events import Event, RunFinished
 from goliath_actors.tools import Confirmed, ConfirmRequest
 
@@ -117,6 +118,10 @@ class Hosted:
     # How many streams follow it, and what one of them sent last, if others do.
     streams: int = 0
     framed: tuple[list[Event], bytes] | None = None
+
+    def leave(self) -> None:
+        """End the run because its client left: cause `caller`, as for whoever leaves what they wait for (R6)."""
+        envelope_of(self.run).request_abort("caller", "the client left")
 
     @without_texts
     def hear(self, event: Event) -> None:

@@ -122,7 +122,7 @@ class Routes:
         if again:
             headers["idempotent-replayed"] = "true"
         # A second request with the same key does not own the run: the first one's client may still be there.
-        left = _nothing if body.detach or again else lambda: hosted.run.abort("the client left")
+        left = _nothing if body.detach or again else hosted.leave
         if streams:
             return StreamResponse(lambda: follow(self.hosting, hosted), headers, left)
         if not body.wait:
