@@ -371,5 +371,9 @@ def _route(scope: Mapping[str, Any]) -> str:
     parameters = {str(value): name for name, value in scope.get("path_params", {}).items()}
     if "path" in parameters.values():  # of a mounted folder: whatever lies below it
         return f"{root}/{{path}}"
-    parts = scope["path"].removeprefix(root).split("/")
+    path: str = scope["path"].removeprefix(root)
+    for value, name in parameters.items():
+        if "/" in value:  # one that may have slashes is the address's last
+            path = f"{path.removesuffix(value)}{{{name}}}"
+    parts = path.split("/")
     return root + "/".join(f"{{{parameters[part]}}}" if part in parameters else part for part in parts)

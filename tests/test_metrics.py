@@ -179,6 +179,7 @@ async def test_requests_are_counted_by_route_and_never_by_address(autojump_clock
             routes=[
                 Route("/c/{id}/runs/{run_id}", answer),
                 Route("/fail", fail),
+                Route("/models/{model:path}", answer),
                 Mount("/assets", routes=[Route("/{path:path}", answer)]),
             ]
         )
@@ -206,6 +207,8 @@ async def test_requests_are_counted_by_route_and_never_by_address(autojump_clock
         await ask(f"/c/user-{number}/runs/run-{number}")
         await ask(f"/nothing/{number}")
         await ask(f"/assets/some/{number}.js")
+        await ask(f"/models/maker/{number}")
+        await ask(f"/models/{number}")
     await ask("/c/1/runs/2", "BREW")
     with pytest.raises(KeyError):
         await ask("/fail")
@@ -213,6 +216,7 @@ async def test_requests_are_counted_by_route_and_never_by_address(autojump_clock
         ("GET", "/c/{id}/runs/{run_id}", "201"): 5,
         ("GET", "(none)", "404"): 5,
         ("GET", "/assets/{path}", "201"): 5,
+        ("GET", "/models/{model}", "201"): 10,
         ("(other)", "/c/{id}/runs/{run_id}", "405"): 1,
         ("GET", "/fail", "500"): 1,
     }

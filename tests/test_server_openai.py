@@ -39,9 +39,11 @@ USER: Any = [{"role": "user", "content": "Hi."}]
 
 
 async def test_agents_are_models() -> None:
-    async with open_web(agent(), agent(name="planner", loop=Conductor())) as web, open_client(web) as client:
-        assert [model.id async for model in client.models.list()] == ["assistant", "planner"]
+    own = (agent(), agent(name="planner", loop=Conductor()), agent(name="my shop/helper"))
+    async with open_web(*own) as web, open_client(web) as client:
+        assert [model.id async for model in client.models.list()] == ["assistant", "planner", "my shop/helper"]
         assert (await client.models.retrieve("planner")).owned_by == "goliath_actors"
+        assert (await client.models.retrieve("my shop/helper")).id == "my shop/helper"
         with pytest.raises(openai.NotFoundError):
             await client.models.retrieve("other")
 

@@ -107,7 +107,8 @@ def create_app(
         at(run + "/confirmations/{call_id}", "POST", "chat", routes.post_answer),
         in_dialect("/v1/chat/completions", "POST", "chat", completions.post_completion),
         in_dialect("/v1/models", "GET", "read", completions.get_models),
-        in_dialect("/v1/models/{model}", "GET", "read", completions.get_model),
+        # A name may have slashes, as those of models often have.
+        in_dialect("/v1/models/{model:path}", "GET", "read", completions.get_model),
         at("/v1/agents", "GET", "read", _Agents(runtime).get),
         at("/v1/statistics", "GET", "admin", _Statistics(runtime).get),
         Route("/healthz", _Health(hosting).live, methods=["GET"]),
