@@ -746,6 +746,14 @@ async def test_call_asyncio_needs_a_bridge() -> None:
         await call_asyncio(asyncio.sleep, 0)
 
 
+def test_call_asyncio_in_asyncio_itself_is_told_the_same() -> None:
+    async def main() -> None:
+        with pytest.raises(ConfigError, match="open_bridge"):
+            await call_asyncio(asyncio.sleep, 0)
+
+    asyncio_run(main())
+
+
 async def test_a_bridge_is_not_for_trio() -> None:
     with pytest.raises(ConfigError, match="on trio use open_runtime"):
         async with open_bridge(agent("a")):

@@ -47,7 +47,7 @@ async def call_asyncio(function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T
 
     Cancellation: cancels the task and goes on only when it has ended.
     """
-    here = home.get(None)
+    here = home.get(None) if trio.lowlevel.in_trio_run() else None
     if here is None:
         raise ConfigError("call_asyncio works inside the runtime of a bridge; open one with open_bridge")
     await trio.lowlevel.checkpoint_if_cancelled()

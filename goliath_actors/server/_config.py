@@ -29,9 +29,7 @@ def _strings(values: Iterable[str]) -> tuple[str, ...]:
 def _tokens(tokens: Iterable[Token]) -> tuple[Token, ...]:
     found = tuple(tokens)
     if not all(isinstance(token, Token) for token in found):  # never shown: it may be a secret
-        raise ConfigError(
-            "tokens=... takes a list of Token, such as read_token_file returns, and no text"
-        )
+        raise ConfigError("tokens=... takes a list of Token, such as read_token_file returns, and no text")
     return found
 
 
