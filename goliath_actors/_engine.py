@@ -23,10 +23,11 @@ from ._directory import Directory, with_subagents
 from ._envelope import Envelope, Job, Wait, WaitForAll, current_run
 from ._history import Histories
 from ._life import Life
+from ._observers import ObserverLimits
 from ._panel import Panel, snapshots
 from ._rewrites import Afterwards
 from ._run import execute_run
-from ._supervisor import ObserverLimits, supervise
+from ._supervisor import supervise
 from ._waits import refuse_cycle, waiter
 from .abc import Store
 from .errors import ReentrantRun, RuntimeClosed
