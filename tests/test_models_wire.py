@@ -107,6 +107,26 @@ def test_half_a_surrogate_pair_does_not_stop_a_request() -> None:
     assert b'"content":"a?b"' in encode(body(messages=(Message("user", "a\ud83db"),)))
 
 
+class Words(str):
+    """What templates and parsers put in place of a text."""
+
+
+def test_a_text_of_a_subclass_is_written_as_the_text_that_it_is() -> None:
+    call = ToolCall(Words("c"), Words("look"), Words('{"a":1}'))
+    said = (
+        Message("user", Words("Hi é")),
+        Message("assistant", Words("Well."), (call,)),
+        Message("tool", Words("done"), (), Words("c")),
+    )
+    plain = (
+        Message("user", "Hi é"),
+        Message("assistant", "Well.", (ToolCall("c", "look", '{"a":1}'),)),
+        Message("tool", "done", (), "c"),
+    )
+    assert Writer().messages(said).data == Writer().messages(plain).data
+    assert json.loads(Writer().messages(said).data)[0]["content"] == "Hi é"
+
+
 # Tool calls.
 
 

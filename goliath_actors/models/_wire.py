@@ -165,8 +165,8 @@ def _write(entry: Mapping[str, object]) -> bytes:
     """Return what `_dump` does, sooner: of an entry that holds nothing but text."""
     try:
         return _DUMPS(entry)
-    except UnicodeEncodeError:
-        return _dump(entry)  # half a surrogate pair
+    except (UnicodeEncodeError, TypeError):
+        return _dump(entry)  # half a surrogate pair, or a subclass of str
 
 
 def _message(message: Message) -> dict[str, object]:
