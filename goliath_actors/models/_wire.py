@@ -129,8 +129,8 @@ def read_json(text: str, otherwise: Callable[[str], Any]) -> object:
     """
     try:
         value: object = _LOADS(text)
-    except (msgspec.DecodeError, ValueError):
-        # Also what is no JSON and read nevertheless: NaN, lone halves of surrogate pairs.
+    except (msgspec.DecodeError, ValueError, TypeError):
+        # Also what is no JSON and read nevertheless: NaN, lone halves of surrogate pairs; and subclasses of str.
         value = otherwise(text)
     return value
 
