@@ -299,7 +299,7 @@ class StreamBlock:
         run = self._run
         assert run is not None
         try:
-            if run.state == "done" or run.replied:
+            if run.state == "done" or (run.replied and run.waits):
                 # Not cancelled here: that would take the place of what the block raises.
                 await trio.lowlevel.cancel_shielded_checkpoint()
             else:

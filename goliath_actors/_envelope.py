@@ -346,13 +346,22 @@ class Envelope:
         finally:
             if not answered:
                 await self.abandon()
+            elif self.state == "queued":
+                await self._outlast()
         return self.unwrap()
 
     @trio.lowlevel.enable_ki_protection
     async def abandon(self) -> None:
-        """End the run because its owner leaves, and wait for its end, shielded, if it has begun."""
+        """End the run because its owner leaves, and wait for its end, shielded, if it has its turn."""
         self.request_abort("caller")
-        if self.state not in ("queued", "done"):
+        await self._outlast()
+
+    async def _outlast(self) -> None:
+        """Wait, shielded, for the end of a run that has its turn; one that waits for it is left behind (R7).
+
+        Its task may be yet to take its first step. That is chance, and what its owner finds when it goes on is not.
+        """
+        if not self.waits and self.state != "done":
             with trio.CancelScope(shield=True):
                 await self.wait_ended()
 

@@ -113,6 +113,27 @@ async def test_leaving_a_stream_early_aborts_and_waits(autojump_clock: MockClock
     assert journal.heard("on_finish") == [("hi", "aborted")]
 
 
+@pytest.mark.parametrize("_round", range(8))  # whether its task has taken its first step is trio's chance
+async def test_an_owner_that_leaves_at_once_finds_its_run_over_if_it_had_its_turn(
+    _round: int, autojump_clock: MockClock
+) -> None:
+    journal = Journal()
+    async with open_runtime(loop_agent(for_ever, extensions=(journal,))) as runtime:
+        async with runtime.stream("left") as left:
+            pass
+        assert left.state == "done"
+        async with runtime.stream("ended") as ended:
+            ended.abort("enough")
+        assert ended.state == "done"
+        with trio.move_on_after(0) as scope:
+            await runtime.run("cancelled")
+        assert scope.cancelled_caught
+        with pytest.raises(RunAborted):
+            await runtime.run("no time", timeout=0)
+        heard = [(ask, status) for ask, status in journal.heard("on_finish")]
+    assert heard == [(ask, "aborted") for ask in ("left", "ended", "cancelled", "no time")]
+
+
 async def test_a_stream_that_is_read_to_its_end_completes() -> None:
     async with open_runtime(loop_agent()) as runtime:
         async with runtime.stream("hi") as run:
