@@ -106,3 +106,16 @@ async def test_errors_say_what_to_do() -> None:
     await store.acquire("k", "here", 60)
     with pytest.raises(StoreError, match=r"^the lease on 'k' was lost: token 1 is newer than 0; stop writing to it"):
         await store.commit("k", Change(), token=0)
+
+
+@pytest.mark.parametrize(("now", "ttl"), [(0.1, 0.2), (1e9 + 0.1, 0.3), (0.7, 1e-9), (53_000.123, 5.1)])
+async def test_a_lease_is_kept_at_the_instant_in_which_it_was_taken(
+    mock_clock: MockClock, now: float, ttl: float
+) -> None:
+    # The sum of a time and a span is rounded: less the time it may be more than the span.
+    mock_clock.jump(now)
+    store = InMemoryStore()
+    assert await store.acquire("k", "here", ttl) == 1
+    assert await store.acquire("k", "there", ttl) is (None if now + ttl > now else 2)
+    mock_clock.jump(ttl * 1.5 + 1e-6)
+    assert await store.acquire("k", "there", ttl) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
@@ -358,6 +359,46 @@ async def test_a_lease_of_a_clock_that_began_anew_is_over(tmp_path: Path, mock_c
         assert await store.acquire("k", "there", 60) is None
     async with SqliteStore(path, clock=lambda: 5.0) as store:
         assert await store.acquire("k", "there", 60) == 2
+
+
+async def test_a_lease_that_was_taken_while_one_waited_for_the_file_is_not_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "chat.db"
+    async with SqliteStore(path, clock=lambda: 100.0) as here, SqliteStore(path, clock=lambda: 95.0) as there:
+        assert await here.acquire("k", "here", 60) == 1
+        # It asked five seconds before the other one, and only now it has the file.
+        monkeypatch.setattr("goliath_actors.stores._sqlite_changes.monotonic", lambda: time.monotonic() + 5)
+        assert await there.acquire("k", "there", 60) is None
+        await here.commit("k", Change(), token=1)
+
+
+async def test_two_stores_on_one_file_never_take_a_lease_from_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "chat.db"
+    inside = 0
+
+    async def work(store: SqliteStore, owner: str) -> None:
+        nonlocal inside
+        done = 0
+        while done < 8:
+            token = await store.acquire("k", owner, 60)
+            if token is None:
+                await trio.lowlevel.checkpoint()
+                continue
+            inside += 1
+            assert inside == 1
+            await store.commit("k", Change(failures=done), token=token)
+            assert inside == 1
+            inside -= 1
+            await store.release("k", owner)
+            done += 1
+
+    async with SqliteStore(path) as here, SqliteStore(path) as there:
+        async with trio.open_nursery() as nursery:
+            for number in range(3):
+                nursery.start_soon(work, here, f"here-{number}")
+                nursery.start_soon(work, there, f"there-{number}")
+        assert (await here.load("k")).version == 48
 
 
 async def test_an_error_for_want_of_a_thread_changes_nothing_and_passes(tmp_path: Path) -> None:

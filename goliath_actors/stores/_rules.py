@@ -64,6 +64,10 @@ def check_turn(key: str, version: int, expect: int | None, newest: int, token: i
         raise StoreConflict(f"the lease on {key!r} was lost: token {newest} is newer than {token}; stop writing to it")
 
 
+# Seconds. A sum of two times is rounded, so what is left of a lease may seem to be longer than all of it.
+_ROUNDING = 1.0
+
+
 @attrs.frozen
 class Lease:
     """Who holds a conversation (None: nobody) until when, by which token.
@@ -78,18 +82,22 @@ class Lease:
     ttl: float
 
 
-def take_lease(lease: Lease | None, owner: str, ttl: float, now: float) -> Lease | None:
-    """Return the lease that `owner` has from `now` on, or None if somebody else holds it.
+def take_lease(lease: Lease | None, owner: str, ttl: float, asked: float, now: float) -> Lease | None:
+    """Return the lease that `owner` has from the time on at which it `asked`, or None if somebody else holds it.
 
     An owner whose time ran out keeps its token if nobody took the lease meanwhile.
+
+    Arguments: `now` must not be earlier than the time at which the holder asked, who may have come in between while
+    this one waited for the store: then its lease would seem to be longer than any can be, as after a clock began anew.
     """
+    expires = asked + ttl
     if lease is None:
-        return Lease(owner, 1, now + ttl, ttl)
+        return Lease(owner, 1, expires, ttl)
     if lease.owner == owner:
-        return Lease(owner, lease.token, now + ttl, ttl)
-    if lease.owner is not None and 0 < lease.expires - now <= lease.ttl:
+        return Lease(owner, lease.token, expires, ttl)
+    if lease.owner is not None and 0 < lease.expires - now <= lease.ttl + _ROUNDING:
         return None
-    return Lease(owner, lease.token + 1, now + ttl, ttl)
+    return Lease(owner, lease.token + 1, expires, ttl)
 
 
 def check_limit(limit: int) -> None:

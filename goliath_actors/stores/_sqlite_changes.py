@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection
+from time import monotonic
 
 from goliath_actors.abc import Record, Unset
 
@@ -136,12 +137,17 @@ def forget(connection: sqlite3.Connection, key: str) -> None:
     connection.execute("DELETE FROM quarantine WHERE key = ?", (packed,))
 
 
-def acquire(connection: sqlite3.Connection, key: str, owner: str, ttl: float, now: float) -> int | None:
-    """Take or renew a lease; `now` and its times are seconds on the store's clock."""
+def acquire(connection: sqlite3.Connection, key: str, owner: str, ttl: float, asked: float, since: float) -> int | None:
+    """Take or renew a lease; times are seconds on the store's clock.
+
+    Arguments: `asked`, the time of the call; `since`, what `time.monotonic` said then. The file's lock may have been
+    long in coming, and the store's clock may be one that only its loop's thread can read.
+    """
     packed = pack(key)
+    now = asked + (monotonic() - since)
     row = connection.execute("SELECT owner, token, expires, ttl FROM leases WHERE key = ?", (packed,)).fetchone()
     held = None if row is None else Lease(None if row[0] is None else unpack(row[0]), *row[1:])
-    lease = take_lease(held, owner, ttl, now)
+    lease = take_lease(held, owner, ttl, asked, now)
     if lease is None:
         return None
     connection.execute(

@@ -185,7 +185,8 @@ class InMemoryStore:
         check_lease(owner, ttl)
         await trio.lowlevel.checkpoint()
         self._end_leases_of_another_run()
-        lease = take_lease(self._leases.get(key), owner, ttl, trio.current_time())
+        now = trio.current_time()
+        lease = take_lease(self._leases.get(key), owner, ttl, now, now)
         if lease is None:
             return None
         self._leases[key] = lease

@@ -193,8 +193,8 @@ class SqliteStore(ConnectedStore[sqlite3.Connection, Work[Any]]):
         """Take or renew the lease on a conversation for `ttl` seconds of the store's clock. See `Store.acquire`."""
         check_lease(owner, ttl)
         # The time of the call, not of the write: the holder counts from here, too.
-        now = self._clock()
-        token: int | None = await self._write(partial(changes.acquire, key=key, owner=owner, ttl=ttl, now=now))
+        work = partial(changes.acquire, key=key, owner=owner, ttl=ttl, asked=self._clock(), since=time.monotonic())
+        token: int | None = await self._write(work)
         return token
 
     async def release(self, key: str, owner: str) -> None:
