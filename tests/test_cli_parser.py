@@ -39,6 +39,7 @@ def test_without_a_command_the_help_goes_to_standard_error(capsys: pytest.Captur
             "see 'goliath-actors --help'",
         ),
         (["chat", "--timeout", "soon"], "argument --timeout: 'soon' is no positive number of seconds; see"),
+        (["loadtest", "--rate", "0"], "argument --rate: '0' is no positive number of asks a second; see"),
         (["chat", "--timeout", "0"], "argument --timeout: '0' is no positive number of seconds; see"),
         (["chat", "--timeout", "inf"], "argument --timeout: 'inf' is no positive number of seconds; see"),
         (["chat", "--conversation", "  "], "argument --conversation: it is blank; see 'goliath-actors chat --help'"),

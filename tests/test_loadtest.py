@@ -328,9 +328,19 @@ async def test_a_load_test_is_bounded_by_its_number_of_asks(autojump_clock: obje
 async def test_clients_that_wait_when_the_time_is_over_are_ended(autojump_clock: object) -> None:
     provider = Provider(first_token=Dice("fixed", 1000.0))
     report = await run_load(Scenario(max_asks=3, think=Dice("fixed", 0), timeout=None, settle=5, provider=provider))
-    assert report.ok, report.as_text()
+    assert [(check.name, check.detail) for check in report.checks if not check.ok] == [
+        ("an ask was answered", "all 3 failed or were refused, or were aborted")
+    ]
     assert report.figures["counts"]["aborted"] == 3
     assert report.seconds == pytest.approx(15)
+
+
+async def test_a_load_test_that_is_over_before_it_has_sent_anything_has_failed(autojump_clock: object) -> None:
+    report = await run_load(Scenario(duration=1, think=Dice("fixed", 2)))
+    assert [(check.name, check.detail) for check in report.checks if not check.ok] == [
+        ("an ask was answered", "none was sent in this time")
+    ]
+    assert report.verdict.startswith("FAILED")
 
 
 @pytest.mark.parametrize("mode", ["open", "closed"])

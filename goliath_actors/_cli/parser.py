@@ -134,14 +134,22 @@ def refuse_unknown(arguments: Sequence[str], command: str | None) -> NoReturn:
     _Parser(prog=prog).error(f"unrecognized arguments: {' '.join(arguments)}")
 
 
-def _seconds(text: str) -> float:
+def _positive(text: str, of: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of {of}")
     return value
+
+
+def _seconds(text: str) -> float:
+    return _positive(text, "seconds")
+
+
+def _rate(text: str) -> float:
+    return _positive(text, "asks a second")
 
 
 def _not_negative(text: str) -> float:
@@ -311,7 +319,7 @@ def _loadtest(load: argparse.ArgumentParser) -> None:
     what = load.add_argument_group("what happens (overrules the scenario)")
     what.add_argument("--scenario", type=_text, metavar="FILE", help="a TOML file, or module:scenario in your code")
     what.add_argument("--duration", type=_text, metavar="TIME", help="how long, such as 30s or 5min (default: 10s)")
-    what.add_argument("--rate", type=_seconds, metavar="N", help="open loop: asks a second")
+    what.add_argument("--rate", type=_rate, metavar="N", help="open loop: asks a second")
     what.add_argument("--arrivals", choices=("poisson", "fixed"), help="open loop: at random (default), or evenly")
     what.add_argument("--trace", type=_text, metavar="FILE", help="open loop: starts in seconds, one a line")
     what.add_argument(

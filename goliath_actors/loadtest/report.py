@@ -158,8 +158,12 @@ def make_report(
             f"{record.sent} sent, {sum(statuses.values())} ended",
         )
     ]
-    if record.sent and statuses["error"] + statuses["refused"] == record.sent:
-        ours.append(Check("an ask was answered", False, f"all {record.sent} failed or were refused"))
+    if not answered and not (interrupted and statuses["aborted"] == record.sent):
+        aborted = ", or were aborted" if statuses["aborted"] else ""
+        unanswered = (
+            f"all {record.sent} failed or were refused{aborted}" if record.sent else "none was sent in this time"
+        )
+        ours.append(Check("an ask was answered", False, unanswered))
     if record.not_sent:
         ours.append(Check("every ask could be sent", False, f"{record.not_sent} not sent: too many were in flight"))
     return LoadReport(
