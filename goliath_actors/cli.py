@@ -32,7 +32,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command is None:
         parser.print_help(sys.stderr)
         return 2
-    from ._cli.command import Terminal, run_command
+    try:
+        from ._cli.command import Terminal, run_command
+    except KeyboardInterrupt:  # importing takes a second or two; behind it, the command itself hears Ctrl-C
+        if sys.stderr is not None:
+            print("interrupted", file=sys.stderr)
+        return 130
 
     with ExitStack() as opened:
         # Python has None for a stream that the caller closed. The next file opened gets its number: hence in order.

@@ -8,6 +8,7 @@ import json
 import os
 import sqlite3
 import sys
+import types
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 
 from goliath_actors._cli.command import Terminal, run_command
 from goliath_actors._cli.parser import build_parser
+from goliath_actors.cli import main
 from goliath_actors.hooks import HOOKS
 
 
@@ -199,6 +201,18 @@ def test_an_interrupt_that_came_up_as_an_exception_is_130() -> None:
     terminal = Terminal(io.StringIO(), Interrupting(), io.StringIO(), {}, ".", ())
     assert run_command(argparse.Namespace(command="hooks", json=False, traceback=False), terminal) == 130
     assert run_command(argparse.Namespace(command="demo", traceback=False), terminal) == 130
+
+
+def test_an_interrupt_while_the_command_is_still_being_imported_is_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted(types.ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "goliath_actors._cli.command", Interrupted("goliath_actors._cli.command"))
+    assert main(["hooks"]) == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
 
 
 def test_a_reader_that_left_is_no_error_to_speak_of() -> None:
