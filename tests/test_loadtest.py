@@ -166,11 +166,42 @@ def test_a_scenario_is_read_from_a_file(tmp_path: Path) -> None:
         ({"turn": {"weight": -1}}, "turn: weight is -1"),
         ({"load": {"bursts": [{"at": "1s"}]}}, "load.bursts"),
         ({"load": {"trace": "nowhere.txt"}}, "nowhere.txt cannot be read"),
+        ({"load": {"trace": 3}}, "load.trace is 3; it is a file, or a list of seconds"),
+        ({"load": {"trace": [-1]}}, "a start in the trace is -1; it is a time of 0 or more"),
+        ({"load": {"bursts": 3}}, "load.bursts is 3; it is a list such as"),
+        ({"load": {"turns": 0}}, "turns is 0; it is a whole number of at least 1, or none"),
+        ({"seed": "x"}, "seed is 'x'; it is a whole number"),
+        ({"name": 3}, "name is 3; it is a text"),
+        ({"turn": {"ask": " "}}, "turn: ask is ' '; it is a text that is not blank"),
+        ({"clients": {"abandon": 0.6, "abort": 0.6}}, "clients: abandon, abort, slow are shares of one whole"),
+        (
+            {"provider": {"errors": 0.7, "stalls": 0.7}},
+            "provider: errors, rate_limited, stalls are shares",
+        ),
+        ({"provider": {"tokens": "uniform(3, 1)"}}, "provider.tokens is 'uniform(3, 1)'; the first of a uniform's two"),
+        ({"runtime": {"max_running": 0}}, "runtime: max_running is 0; it is a whole number of at least 1, or none"),
+        ({"runtime": {"store": 3}}, "runtime: store is 3; it is a text that is not blank"),
     ],
 )
 def test_a_scenario_that_cannot_be_says_where_and_what(data: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
         scenario_of(data, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Scenario(think=3), "think is 3; it is a Dice"),
+        (lambda: Scenario(timeout=-1), "timeout is -1; it is a time of 0 or more"),
+        (lambda: Scenario(settle="1"), "settle is '1'"),
+        (lambda: Dice("loaded", 3), "there is no shape 'loaded'; there are fixed, uniform"),
+        (lambda: Dice("uniform", -1, 2), "takes numbers of 0 or more, not -1"),
+        (lambda: Burst(-1, 3), "at is -1"),
+    ],
+)
+def test_a_scenario_in_python_that_cannot_be_says_what(make: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        make()
 
 
 def test_a_file_that_is_missing_or_no_toml_is_a_clear_error(tmp_path: Path) -> None:
@@ -209,7 +240,8 @@ def test_what_may_be_without_a_bound_is_said_so_in_a_file(tmp_path: Path) -> Non
 AMOUNTS = st.builds(Dice, st.sampled_from(["normal", "lognormal"]), st.floats(0, 1e6), st.floats(0, 9)) | st.builds(
     Dice, st.sampled_from(["fixed", "exponential"]), st.floats(0, 1e6)
 )
-SHARES = st.floats(0, 1)
+SHARES = st.floats(0, 0.33)  # of one whole, three of them
+ASKS = st.text(min_size=1).filter(str.strip)
 SCENARIOS = st.builds(
     Scenario,
     name=st.text(),
@@ -222,10 +254,10 @@ SCENARIOS = st.builds(
     timeout=st.none() | st.floats(0, 100),
     think=AMOUNTS,
     bursts=st.lists(st.builds(Burst, st.floats(0, 100), st.integers(1, 9)), max_size=2),
-    mix=st.lists(st.builds(Turn, st.text(), st.floats(0.1, 9), st.integers(0, 3)), min_size=1, max_size=3),
+    mix=st.lists(st.builds(Turn, ASKS, st.floats(0.1, 9), st.integers(0, 3)), min_size=1, max_size=3),
     clients=st.builds(Clients, SHARES, SHARES, SHARES, st.floats(0, 9)),
     provider=st.builds(Provider, tokens=AMOUNTS, errors=SHARES, retries=st.integers(0, 9)),
-    runtime=st.builds(RuntimeShape, store=st.text(min_size=1), max_running=st.none() | st.integers(1, 9)),
+    runtime=st.builds(RuntimeShape, store=ASKS, max_running=st.none() | st.integers(1, 9)),
 )
 
 
@@ -593,7 +625,19 @@ async def test_a_threshold_that_is_broken_fails_the_load_test(text: str, broken:
 
 
 @pytest.mark.parametrize(
-    "text", ["p99", "p98>1s", "errors>many", "speed>3", "first.errors>1", "rate>3%", "p99>fast", ""]
+    "text",
+    [
+        "p99",
+        "p98>1s",
+        "errors>many",
+        "speed>3",
+        "first.errors>1",
+        "rate>3%",
+        "p99>fast",
+        "",
+        "errors>nan",
+        "aborted>-1",
+    ],
 )
 def test_what_is_no_threshold_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):

@@ -49,11 +49,24 @@ def show_seconds(value: float) -> str:
 
 @attrs.frozen
 class Dice:
-    """An amount that is drawn anew each time. `shape` is `fixed` or one of the names in a scenario; never below 0."""
+    """An amount that is drawn anew each time. `shape` is `fixed` or one of the names in a scenario; never below 0.
+
+    Raises: `ConfigError` for another shape, numbers below 0, and a `uniform` whose first is the larger one.
+    """
 
     shape: str
     first: float
     second: float = 0.0
+
+    def __attrs_post_init__(self) -> None:
+        """Check what is drawn from."""
+        if self.shape not in ("fixed", *_SHAPES):
+            raise ConfigError(f"there is no shape {self.shape!r}; there are fixed, {', '.join(_SHAPES)}")
+        for number in (self.first, self.second):
+            if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < math.inf:
+                raise ConfigError(f"Dice({self.shape!r}, ...) takes numbers of 0 or more, not {number!r}")
+        if self.shape == "uniform" and self.first > self.second:
+            raise ConfigError("the first of a uniform's two is the smaller")
 
     def draw(self, random: random.Random) -> float:
         """Return one amount, drawn from `random`."""
@@ -97,6 +110,7 @@ def read_dice(where: str, text: object) -> Dice:
     if len(inside) != _SHAPES[shape].count(",") + 1:
         raise ConfigError(f"{where} is {text!r}; write {_SHAPES[shape]}")
     numbers = [read_seconds(where, part) for part in inside]
-    if shape == "uniform" and numbers[0] > numbers[1]:
-        raise ConfigError(f"{where} is {text!r}; the first of a uniform's two is the smaller")
-    return Dice(shape, *numbers)
+    try:
+        return Dice(shape, *numbers)
+    except ConfigError as error:
+        raise ConfigError(f"{where} is {text!r}; {error}") from None

@@ -45,9 +45,50 @@ def _whole(least: int) -> Callable[[object, attrs.Attribute[int], int], None]:
     return check
 
 
+def _integer(instance: object, attribute: attrs.Attribute[int], value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{attribute.name} is {value!r}; it is a whole number")
+
+
 def _above_zero(instance: object, attribute: attrs.Attribute[float], value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise ConfigError(f"{attribute.name} is {value!r}; it is a number above 0")
+
+
+def _whole_or_none(least: int) -> Callable[[object, attrs.Attribute[int | None], int | None], None]:
+    def check(instance: object, attribute: attrs.Attribute[int | None], value: int | None) -> None:
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise ConfigError(f"{attribute.name} is {value!r}; it is a whole number of at least {least}, or none")
+
+    return check
+
+
+def _time(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if isinstance(value, str):
+        raise ConfigError(f"{attribute.name} is {value!r}; it is a number of seconds (only a file has texts for times)")
+    read_seconds(attribute.name, value)
+
+
+def _time_or_none(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None:
+        _time(instance, attribute, value)
+
+
+def _dice(instance: object, attribute: attrs.Attribute[Dice], value: Dice) -> None:
+    if not isinstance(value, Dice):
+        raise ConfigError(f'{attribute.name} is {value!r}; it is a Dice, such as Dice("fixed", 0.5)')
+
+
+def _words(instance: object, attribute: attrs.Attribute[str], value: str) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(f"{attribute.name} is {value!r}; it is a text that is not blank")
+
+
+def _check_shares(value: object, *names: str) -> None:
+    """Refuse shares of one whole that are more than it; what floats make of a sum of 1 is no more."""
+    total = sum([getattr(value, name) for name in names])
+    if total > 1 + 1e-9:
+        raise ConfigError(f"{', '.join(names)} are shares of one whole; together they are {total:g}")
 
 
 @attrs.frozen
@@ -55,7 +96,7 @@ class Turn:
     """One kind of ask. `weight`: how often, against the other kinds. `tools`: calls that the simulated model makes
     before it answers. `ask` may hold `{n}`, the number of the ask."""
 
-    ask: str = "What is on today?"
+    ask: str = attrs.field(default="What is on today?", validator=_words)
     weight: float = attrs.field(default=1.0, validator=_above_zero)
     tools: int = attrs.field(default=0, validator=_whole(0))
 
@@ -64,7 +105,7 @@ class Turn:
 class Burst:
     """`asks` more, all at once, `at` seconds after the start (open loop)."""
 
-    at: float
+    at: float = attrs.field(validator=_time)
     asks: int = attrs.field(validator=_whole(1))
 
 
@@ -76,7 +117,11 @@ class Clients:
     abandon: float = attrs.field(default=0.0, validator=_share)
     abort: float = attrs.field(default=0.0, validator=_share)
     slow: float = attrs.field(default=0.0, validator=_share)
-    slow_pause: float = 0.05
+    slow_pause: float = attrs.field(default=0.05, validator=_time)
+
+    def __attrs_post_init__(self) -> None:
+        """Check what takes more than one field."""
+        _check_shares(self, "abandon", "abort", "slow")
 
 
 @attrs.frozen
@@ -84,16 +129,20 @@ class Provider:
     """The simulated model. Seconds to the first token, tokens of an answer, tokens a second; shares of calls that end
     in an error, in a refusal for rate (with `retry_after` seconds), or that stall for `stall` seconds."""
 
-    first_token: Dice = Dice("lognormal", 0.2, 0.4)
-    tokens: Dice = Dice("uniform", 20, 80)
+    first_token: Dice = attrs.field(default=Dice("lognormal", 0.2, 0.4), validator=_dice)
+    tokens: Dice = attrs.field(default=Dice("uniform", 20, 80), validator=_dice)
     tokens_per_second: float = attrs.field(default=100.0, validator=_above_zero)
-    tool_time: Dice = Dice("fixed", 0.01)
+    tool_time: Dice = attrs.field(default=Dice("fixed", 0.01), validator=_dice)
     errors: float = attrs.field(default=0.0, validator=_share)
     rate_limited: float = attrs.field(default=0.0, validator=_share)
-    retry_after: float = 0.5
+    retry_after: float = attrs.field(default=0.5, validator=_time)
     stalls: float = attrs.field(default=0.0, validator=_share)
-    stall: float = 30.0
+    stall: float = attrs.field(default=30.0, validator=_time)
     retries: int = attrs.field(default=2, validator=_whole(0))
+
+    def __attrs_post_init__(self) -> None:
+        """Check what takes more than one field."""
+        _check_shares(self, "errors", "rate_limited", "stalls")
 
 
 @attrs.frozen
@@ -102,10 +151,10 @@ class RuntimeShape:
     `idle_timeout`, after how many seconds it forgets an idle conversation."""
 
     loop: Literal["toolloop", "conductor"] = "toolloop"
-    store: str = "memory"
+    store: str = attrs.field(default="memory", validator=_words)
     store_errors: float = attrs.field(default=0.0, validator=_share)
-    max_running: int | None = None
-    max_waiting: int | None = None
+    max_running: int | None = attrs.field(default=None, validator=_whole_or_none(1))
+    max_waiting: int | None = attrs.field(default=None, validator=_whole_or_none(0))
     mailbox_capacity: int = attrs.field(default=64, validator=_whole(0))
     observers: int = attrs.field(default=2, validator=_whole(1))
     idle_timeout: float = attrs.field(default=300.0, validator=_above_zero)
@@ -152,7 +201,7 @@ class Scenario:
     """
 
     name: str = "load"
-    seed: int = 1
+    seed: int = attrs.field(default=1, validator=_integer)
     mode: Literal["open", "closed"] = "closed"
     rate: float = attrs.field(default=20.0, validator=_above_zero)
     arrivals: Literal["fixed", "poisson", "trace"] = "poisson"
@@ -160,10 +209,10 @@ class Scenario:
     duration: float = attrs.field(default=attrs.Factory(_as_long_as_the_trace, takes_self=True), validator=_above_zero)
     max_asks: int = attrs.field(default=1_000_000, validator=_whole(1))
     conversations: int = attrs.field(default=attrs.Factory(_enough_for_the_rate, takes_self=True), validator=_whole(1))
-    turns: int | None = None
-    think: Dice = Dice("exponential", 0.5)
-    timeout: float | None = 60.0
-    settle: float = 60.0
+    turns: int | None = attrs.field(default=None, validator=_whole_or_none(1))
+    think: Dice = attrs.field(default=Dice("exponential", 0.5), validator=_dice)
+    timeout: float | None = attrs.field(default=60.0, validator=_time_or_none)
+    settle: float = attrs.field(default=60.0, validator=_time)
     bursts: Sequence[Burst] = attrs.field(default=(), converter=_bursts)
     mix: Sequence[Turn] = attrs.field(default=(Turn(),), converter=_turns)
     clients: Clients = Clients()
@@ -175,6 +224,8 @@ class Scenario:
         for name, words in _CHOICES.items():
             if getattr(self, name) not in words:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it is one of {', '.join(words)}")
+        if not isinstance(self.name, str):
+            raise ConfigError(f"name is {self.name!r}; it is a text")
         if self.runtime.loop not in ("toolloop", "conductor"):
             raise ConfigError(f"runtime.loop is {self.runtime.loop!r}; it is toolloop or conductor")
         if not self.mix:
@@ -183,6 +234,8 @@ class Scenario:
             raise ConfigError(
                 "arrivals is trace, and the trace is empty; name a file with one start a line, in seconds"
             )
+        for start in self.trace:
+            read_seconds("a start in the trace", start)
         if any(later < earlier for earlier, later in zip(self.trace, self.trace[1:], strict=False)):
             raise ConfigError("the trace goes back in time; its starts are seconds in rising order")
 
@@ -248,9 +301,13 @@ def scenario_of(data: Mapping[str, Any], folder: Path, change: Mapping[str, Any]
     load = [field.name for field in attrs.fields(Scenario) if field.name not in ours]
     made |= _fields(Scenario, "load", top.get("load", {}), load)
     if "bursts" in made:
+        if not isinstance(made["bursts"], list):
+            raise ConfigError(f'load.bursts is {made["bursts"]!r}; it is a list such as [{{at = "30s", asks = 300}}]')
         made["bursts"] = [_make(Burst, "load.bursts", burst) for burst in made["bursts"]]
     if isinstance(made.get("trace"), str):
         made["trace"] = read_trace(folder / made["trace"])
+    elif not isinstance(made.get("trace", []), list):
+        raise ConfigError(f"load.trace is {made['trace']!r}; it is a file, or a list of seconds")
     if "turn" in top:
         turns = top["turn"] if isinstance(top["turn"], list) else [top["turn"]]
         made["mix"] = [_make(Turn, "turn", turn) for turn in turns]

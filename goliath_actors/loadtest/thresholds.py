@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -92,7 +93,9 @@ def read_threshold(text: str) -> Threshold:
     try:
         number = float(limit.removesuffix("%"))
     except ValueError:
-        raise ConfigError(f"{text!r}: {limit!r} is no number") from None
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise ConfigError(f"{text!r}: {limit!r} is no number of 0 or more")
     if share and figure == "rate":
         raise ConfigError(f"{text!r}: a rate is a number of answers a second")
     return Threshold(text, "", figure, relation, number / 100 if share else number, share)
