@@ -249,6 +249,8 @@ class Tool:
             values = copy.deepcopy(values)
         if self._raw is not None:
             return self.execute(values["input"], ctx) if self.takes_context else self.execute(values["input"])
+        if self._signature is not None:
+            values.update(self._signature.parameters.defaults(values))
         return self.execute(ctx, **values) if self.takes_context else self.execute(**values)
 
 

@@ -707,6 +707,29 @@ def test_every_start_gets_values_of_its_own() -> None:
     assert (by_hand.start(checked, CTX), by_hand.start(checked, CTX)) == (1, 1)
 
 
+def test_a_default_that_can_be_changed_is_made_anew_for_every_start() -> None:
+    lasting = object()
+
+    @tool
+    def spoil(
+        ctx: ToolContext[None],
+        names: list[str] = [],  # noqa: B006
+        options: dict[str, list[int]] = {"deep": []},  # noqa: B006
+        things: set[int] = set(),  # noqa: B006
+        kept: Any = lasting,
+    ) -> Any:
+        """Spoil."""
+        names.append("x")
+        options["deep"].append(1)
+        things.add(1)
+        return names, options, things, kept
+
+    spoiled = (["x"], {"deep": [1]}, {1}, lasting)
+    assert spoil.start(spoil.check({}), CTX) == spoiled
+    assert spoil.start(spoil.check({}), CTX) == spoiled
+    assert spoil.start(spoil.check({"names": ["a"]}), CTX)[:2] == (["a", "x"], {"deep": [1]})
+
+
 class Plus(pydantic.BaseModel):
     n: int
 

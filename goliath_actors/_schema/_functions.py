@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, final
@@ -57,12 +58,18 @@ class Parameters:
             self._readers[parameter.name] = reader
             properties[parameter.name] = _described(_hoisted(thaw(reader.schema), definitions, originals), parameter)
         self._required = tuple(p.name for p in parameters if p.default is Parameter.empty)
+        # One object for all calls, as Python has it: what one run put into it would be seen by all others.
+        self._shared = {p.name: p.default for p in parameters if _can_be_changed(p.default)}
         schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
         if self._required:
             schema["required"] = list(self._required)
         if definitions:
             schema["$defs"] = definitions
         self.schema: FrozenDict = freeze(schema)
+
+    def defaults(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return copies of the defaults that a call could change, of those parameters that are not `given`."""
+        return {name: copy.deepcopy(default) for name, default in self._shared.items() if name not in given}
 
     def check(self, raw: Any) -> Checked:
         """Check the arguments of one call, each once.
@@ -96,6 +103,17 @@ class Parameters:
         if problems:
             raise InputProblems(problems)
         return Checked(data, values)
+
+
+def _can_be_changed(default: Any) -> bool:
+    """Whether a call could change a default for the next one, and a copy of it can be had."""
+    if not isinstance(default, (list, dict, set, bytearray)):
+        return False
+    try:
+        copy.deepcopy(default)
+    except Exception:  # noqa: BLE001  # an application's objects in it may refuse in any way: then there is none
+        return False
+    return True
 
 
 def plain_object(raw: Any) -> dict[str, Any]:
