@@ -25,7 +25,8 @@ from ._verdicts import (
     PlanPatch,
     RunPatch,
 )
-from .values import Exchange, FallbackRequest, Memory, Message, Plan, Step, ToolCall
+from .abc import ModelResponse
+from .values import Exchange, FallbackRequest, Memory, Message, Plan, Step, ToolCall, Usage
 
 __all__ = [
     "check_append",
@@ -33,9 +34,11 @@ __all__ = [
     "check_input",
     "check_memory",
     "check_messages",
+    "check_metadata",
     "check_plan",
     "check_plan_patch",
     "check_request",
+    "check_response",
     "check_run_patch",
     "check_text",
     "either",
@@ -66,9 +69,37 @@ def check_messages(question: object, answer: Sequence[Message]) -> tuple[Message
     for message in messages:
         if not isinstance(message, Message):
             raise ValueError(f"a list of Message is wanted, it holds {type(message).__name__}")
+        _check_message(message)
     if not messages:
         raise ValueError("the list of messages is empty")
     return messages
+
+
+def _check_message(message: Message) -> None:
+    if message.role not in ("system", "user", "assistant", "tool"):
+        raise ValueError(f"message.role is {message.role!r}, which is none")
+    _need("message", message, str, "text")
+    _need("message", message, (str, type(None)), "tool_call_id", "name")
+    _check_calls("message.tool_calls", message.tool_calls)
+
+
+def _check_calls(what: str, calls: Sequence[ToolCall]) -> None:
+    for call in calls:
+        if not isinstance(call, ToolCall):
+            raise TypeError(f"{what} holds ToolCall only, not {type(call).__name__}")
+        _need("call", call, str, "id", "name", "arguments")
+
+
+def check_response(question: object, answer: ModelResponse) -> ModelResponse:
+    """Refuse a response that could be neither shown nor stored."""
+    if not isinstance(answer.message, Message):
+        raise ValueError(f"response.message must be a Message, not {type(answer.message).__name__}")
+    _check_message(answer.message)
+    _need("response", answer, str, "finish_reason")
+    _need("response", answer, (Usage, type(None)), "usage")
+    if answer.usage is not None:
+        _need("usage", answer.usage, int, "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+    return answer
 
 
 def check_context(question: Any, answer: Sequence[Message]) -> tuple[Message, ...]:
@@ -158,10 +189,7 @@ def check_plan(question: AfterPlan, answer: Plan) -> Plan:
     names = {tool.name for tool in question.tools}
     _need("plan", answer, str, "brief", "text")
     _need("plan", answer, (str, type(None)), "tool", "why")
-    for call in answer.calls:
-        if not isinstance(call, ToolCall):
-            raise TypeError(f"plan.calls holds ToolCall only, not {type(call).__name__}")
-        _need("call", call, str, "id", "name", "arguments")
+    _check_calls("plan.calls", answer.calls)
     if question._native:
         return _check_native_plan(question, answer, names)
     if answer.kind not in ("tool", "answer", "escalate"):
@@ -192,6 +220,7 @@ def _check_native_plan(question: AfterPlan, answer: Plan, names: set[str]) -> Pl
 def check_append(question: BeforeAppend, answer: Message) -> Message:
     """Refuse a message that is no rewording of the one that is about to be stored."""
     old = question.message
+    _check_message(answer)
     if (answer.role, answer.tool_call_id) != (old.role, old.tool_call_id):
         raise ValueError("the role and the call id of a message must stay as they are")
     if answer.tool_calls != old.tool_calls:
@@ -244,6 +273,15 @@ def check_request(question: BeforeFallback, answer: FallbackRequest) -> Fallback
             raise ValueError(f"request.recent must hold exchanges, not {type(exchange).__name__}")
         _check_exchange("request.recent", exchange)
     _check_steps("request", answer.steps)
+    return answer
+
+
+def check_metadata(question: object, answer: MetadataPatch) -> MetadataPatch:
+    """Refuse a patch whose fields are no mappings; what is in them is the store's to refuse."""
+    for name in ("metadata", "private"):
+        value = getattr(answer, name)
+        if value is not None and not isinstance(value, Mapping):
+            raise ValueError(f"{name} must be a mapping, not {type(value).__name__}")
     return answer
 
 

@@ -71,18 +71,18 @@ def validated(row: Row, question: Question, answer: Any) -> Any:
     if not right:
         allowed = row.words or " · ".join(kind.__name__ for kind in row.answers)
         raise TypeError(f"{row.name} may answer {allowed} or None, not {type(answer).__name__}")
-    if isinstance(answer, Stop | Respond | Deny | Retry | Ask):
+    if isinstance(answer, Stop | Respond | Deny | Retry | Ask | Continue):
         _check_verdict(answer)
     return answer if row.check is None else row.check(question, answer)
 
 
-def _check_verdict(verdict: Stop | Respond | Deny | Retry | Ask) -> None:
+def _check_verdict(verdict: Stop | Respond | Deny | Retry | Ask | Continue) -> None:
     for field in attrs.fields(type(verdict)):
         value = getattr(verdict, field.name)
         if field.name != "whole_batch" and not isinstance(value, str):
             raise TypeError(f"{type(verdict).__name__}.{field.name} must be a string, not {type(value).__name__}")
-    if isinstance(verdict, Respond) and not verdict.text.strip():
-        raise ValueError("the text of a Respond is blank")
+    if isinstance(verdict, Respond | Continue) and not verdict.text.strip():
+        raise ValueError(f"the text of a {type(verdict).__name__} is blank")
 
 
 def combine(patches: Iterable[Any]) -> RunPatch:

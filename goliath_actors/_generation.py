@@ -15,7 +15,7 @@ from ._provider import CounterFailed, bare, counting, describe, exhausted
 from ._stream import Heard, Screen, Source, replayed
 from ._text import estimate
 from ._work import Work
-from .abc import Model, ModelEvent, ModelRequest, ModelResponse, ModelText
+from .abc import Model, ModelRequest, ModelResponse, ModelText
 from .errors import GoliathExtensionError, ModelUnavailable, Refused
 from .events import ModelFinished, ModelStarted
 from .values import Usage
@@ -150,18 +150,16 @@ class Generation:
         out = Heard()
         async with self.work.panel.pipe("transform_stream", source, self.cut.scope, self.cut.verdicts) as stream:
             async for event in stream:
-                if not isinstance(event, ModelEvent):
-                    raise self._not_an_event(event)
-                out.take(event)
+                wrong = out.take(event)
+                if wrong is not None:
+                    raise self._not_an_event(wrong)
                 if isinstance(event, ModelText) and event.text:
                     self.screen.show(event.text)
         return out.response(self.heard)
 
-    def _not_an_event(self, event: object) -> GoliathExtensionError:
+    def _not_an_event(self, wrong: str) -> GoliathExtensionError:
         hooks = self.work.panel.hooks("transform_stream")
-        error = GoliathExtensionError(
-            hooks[-1].extension, "transform_stream", f"yielded {type(event).__name__}, which is no model event"
-        )
+        error = GoliathExtensionError(hooks[-1].extension, "transform_stream", f"yielded {wrong}")
         self.work.journal.blame(error, "extension")
         return error
 

@@ -255,8 +255,6 @@ class NativeRun:
         step = attrs.evolve(plan, text=text, calls=calls)
         decision = await self.work.panel.decide("after_step", AfterStep(step, is_final))
         way: Way = decision.verdict
-        if isinstance(way, Continue) and not way.text.strip():
-            raise self.thinker.blame(decision.extension, "after_step", "the text of a Continue is blank")
         return way
 
     async def _follow(self, way: Way) -> None:

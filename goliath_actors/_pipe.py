@@ -127,11 +127,19 @@ class _Control:
         self.verdicts = verdicts
 
     async def abort(self, reason: str, outcome: str = "blocked", replacement: str = "") -> None:
+        _strings("abort", reason, outcome, replacement)
         self.verdicts.append(StreamVerdict(self._extension, "abort", replacement, reason, outcome))
         self._scope.cancel()
         await trio.sleep_forever()
 
     async def retry(self, feedback: str) -> None:
+        _strings("retry", feedback)
         self.verdicts.append(StreamVerdict(self._extension, "retry", feedback))
         self._scope.cancel()
         await trio.sleep_forever()
+
+
+def _strings(method: str, *values: object) -> None:
+    for value in values:
+        if not isinstance(value, str):
+            raise TypeError(f"control.{method} takes strings, not {type(value).__name__}")

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import trio
 
+from ._answers import check_messages
 from ._budget import PromptCounts, count_prompt, source_of
 from ._decisions import StreamVerdict
 from ._frozen import freeze
@@ -423,10 +424,8 @@ def _tell(work: Work, verdict: StreamVerdict) -> None:
 def _check_patch(patch: object) -> None:
     if not isinstance(patch, ModelPatch):
         raise ValueError(f"call_next takes a ModelPatch, not {type(patch).__name__}")
-    if patch.messages is not None and (
-        not patch.messages or not all(isinstance(message, Message) for message in patch.messages)
-    ):
-        raise ValueError("messages must be a list of Message with something in it")
+    if patch.messages is not None:
+        check_messages(None, patch.messages)
     if patch.model is not None and not callable(getattr(patch.model, "stream", None)):
         raise ValueError(f"model must have a stream method, {type(patch.model).__name__} has none")
     for name in ("settings", "provider_options"):

@@ -81,26 +81,43 @@ class Heard:
         """Return an iterator over a model's events that takes note of each."""
         return Source(self, events)
 
-    def take(self, event: object) -> None:
-        """Add one event.
+    def take(self, event: object) -> str | None:
+        """Add one event; what is none, or holds what it must not, is left out.
 
-        Raises: `ModelError` for what is none.
+        Returns: in words, what it is instead; None for an event. Models are written by hand, and what is let in here is
+        joined, counted and stored where nobody expects a model's mistake.
         """
         if isinstance(event, ModelText):
+            if not isinstance(event.text, str):
+                return _misfit(event, "text", event.text)
             if self.texts is None:
                 self.texts = []
             self.texts.append(event.text)
         elif isinstance(event, ModelToolCall):
+            if not isinstance(event.index, int):
+                return _misfit(event, "index", event.index)
+            for field, value in (("id", event.id or ""), ("name", event.name or ""), ("arguments", event.arguments)):
+                if not isinstance(value, str):
+                    return _misfit(event, field, value)
             pieces = self.calls.get(event.index)
             if pieces is None:
                 pieces = self.calls[event.index] = _Pieces()
             pieces.take(event)
         elif isinstance(event, ModelUsage):
+            usage = event.usage
+            if not isinstance(usage, Usage):
+                return _misfit(event, "usage", usage)
+            for count in (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens):
+                if not isinstance(count, int):
+                    return _misfit(usage, "count", count)
             self.usage = event.usage  # running totals: a later one replaces an earlier one
         elif isinstance(event, ModelDone):
+            if not isinstance(event.finish_reason or "", str):
+                return _misfit(event, "finish_reason", event.finish_reason)
             self.finish = event.finish_reason
         else:
-            raise ModelError(f"the model yielded {type(event).__name__}, which is no model event")
+            return f"{type(event).__name__}, which is no model event"
+        return None
 
     def cut_off(self) -> ModelUnavailable | None:
         """Return the error of a stream that ends here without having said that the reply is complete."""
@@ -144,6 +161,10 @@ class Heard:
         return ModelResponse(message, provider.usage, finish)
 
 
+def _misfit(event: object, field: str, value: object) -> str:
+    return f"a {type(event).__name__} whose {field} is of type {type(value).__name__}"
+
+
 # Why no async generator: one that yields inside the block that closes the model's iterator may never close it.
 class Source:
     """A model's events, each noted in `heard` as it passes. Closing it closes the model's iterator.
@@ -171,7 +192,9 @@ class Source:
         heard = self._heard
         try:
             event: ModelEvent = await self._begun().__anext__()
-            heard.take(event)
+            wrong = heard.take(event)
+            if wrong is not None:
+                raise ModelError(f"the model yielded {wrong}")
             return event
         except StopAsyncIteration:
             heard.error = heard.cut_off()
@@ -194,8 +217,10 @@ class Source:
             following = self._begun().__anext__
             while True:
                 event = await following()
-                if not isinstance(event, ModelText):
-                    heard.take(event)
+                if not isinstance(event, ModelText) or not isinstance(event.text, str):
+                    wrong = heard.take(event)
+                    if wrong is not None:
+                        raise ModelError(f"the model yielded {wrong}")
                     continue
                 if heard.texts is None:
                     heard.texts = []

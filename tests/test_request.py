@@ -48,7 +48,7 @@ from goliath_actors.events import (
 from goliath_actors.hooks import ModelPatch, PlanPatch, RunPatch
 from goliath_actors.stores import InMemoryStore
 from goliath_actors.testing import Gate, Journal, ScriptedModel, check_events
-from goliath_actors.values import FallbackRequest, RunResult, Usage
+from goliath_actors.values import FallbackRequest, RunResult, ToolCall, Usage
 
 from .planned import ANSWER, end, memory_of, planned, prompt, reasons, requests, run, told, use
 
@@ -326,6 +326,49 @@ async def test_something_that_is_no_model_event_is_the_providers_failure() -> No
     result = await run(agent_of(PlayedModel([Played(["text", DONE])])))
     assert result.reason == "model-error"
     assert "yielded str" in (told(result, ModelFinished)[0].error or "")
+
+
+WRONG = {
+    "text": ModelText(5),  # type: ignore[arg-type]
+    "index": ModelToolCall([], "i", "look", "{}"),  # type: ignore[arg-type]
+    "id": ModelToolCall(0, 5, "look", "{}"),  # type: ignore[arg-type]
+    "name": ModelToolCall(0, "i", 5, "{}"),  # type: ignore[arg-type]
+    "arguments": ModelToolCall(0, "i", "look", None),  # type: ignore[arg-type]
+    "usage": ModelUsage("12"),  # type: ignore[arg-type]
+    "count": ModelUsage(Usage(None, 2)),  # type: ignore[arg-type]
+    "finish_reason": ModelDone(5),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+async def test_an_event_with_a_field_of_a_wrong_type_is_its_makers_failure(field: str) -> None:
+    async def spoil(events: Any, control: Any) -> AsyncIterator[Any]:
+        async for event in events:
+            if isinstance(event, ModelDone):
+                yield WRONG[field]
+            yield event
+
+    async def through(events: Any, control: Any) -> AsyncIterator[Any]:
+        async for event in events:
+            yield event
+
+    for loop in (Conductor(), ToolLoop()):
+        for extensions in ([], [_Transform(through)]):
+            model = PlayedModel([Played([WRONG[field], DONE])])
+            ending = await end(attrs.evolve(agent_of(model, extensions=extensions), loop=loop))
+            check_events(ending.trace)
+            (finished,) = [event for event in ending.trace if isinstance(event, ModelFinished)]
+            assert f"whose {field} is of type" in (finished.error or "")
+            if isinstance(loop, ToolLoop):
+                assert (type(ending.error), ending.origin) == (ModelError, "model")
+            else:
+                assert ending.result is not None
+                assert ending.result.reason == "model-error"
+        ending = await end(attrs.evolve(planned(["x"], extensions=[_Transform(spoil)]), loop=loop))
+        check_events(ending.trace)
+        assert isinstance(ending.error, GoliathExtensionError)
+        assert (ending.error.extension, ending.error.phase) == ("transform", "transform_stream")
+        assert f"whose {field} is of type" in str(ending.error)
 
 
 async def test_a_plain_iterator_without_a_close_method_will_do() -> None:
@@ -606,6 +649,68 @@ class _Around(Extension[Any]):
 
 def reply(words: str) -> ModelResponse:
     return ModelResponse(Message("assistant", words))
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        ModelResponse("x"),  # type: ignore[arg-type]
+        ModelResponse(Message("assistant", 5)),  # type: ignore[arg-type]
+        ModelResponse(Message("assistant", "x", (5,))),  # type: ignore[arg-type]
+        ModelResponse(Message("assistant", "x", (ToolCall("a", "look", None),))),  # type: ignore[arg-type]
+        ModelResponse(Message("assistant", "x"), usage="12"),  # type: ignore[arg-type]
+        ModelResponse(Message("assistant", "x"), usage=Usage(None)),  # type: ignore[arg-type]
+        ModelResponse(Message("assistant", "x"), finish_reason=None),  # type: ignore[arg-type]
+    ],
+)
+async def test_a_response_with_a_field_of_a_wrong_type_is_the_extensions_error(response: ModelResponse) -> None:
+    async def around(question: Any, call_next: Any) -> ModelResponse:
+        await trio.lowlevel.checkpoint()
+        return response
+
+    for loop in (Conductor(), ToolLoop()):
+        ending = await end(attrs.evolve(planned([], extensions=[_Around(around)]), loop=loop))
+        check_events(ending.trace)
+        assert isinstance(ending.error, GoliathExtensionError)
+        assert (ending.error.extension, ending.error.phase, ending.origin) == ("around", "around_model", "extension")
+
+
+@pytest.mark.parametrize("message", [Message("user", None), Message("robot", "x")])  # type: ignore[arg-type]
+async def test_a_message_with_a_field_of_a_wrong_type_is_the_extensions_error(message: Message) -> None:
+    async def around(question: Any, call_next: Any) -> Any:
+        return await call_next(ModelPatch(messages=[message]))
+
+    class Giving(Extension[Any]):
+        name = "giving"
+
+    def gives(row: str, answer: Any) -> Extension[Any]:
+        extension = Giving()
+        vars(extension)[row] = lambda ctx, question: answer
+        return extension
+
+    for extension, row in (
+        (_Around(around), "around_model"),
+        (gives("before_request", [message]), "before_request"),
+        (gives("before_run", RunPatch(messages=[message])), "before_run"),
+    ):
+        ending = await end(planned(["x"], extensions=[extension]))
+        assert isinstance(ending.error, GoliathExtensionError)
+        assert (ending.error.phase, ending.origin) == (row, "extension")
+
+
+async def test_a_control_that_is_told_no_text_is_the_extensions_error() -> None:
+    def saying(*said: Any, retry: bool = False) -> Extension[Any]:
+        async def transform(events: Any, control: Any) -> AsyncIterator[Any]:
+            async for event in events:
+                await (control.retry(*said) if retry else control.abort(*said))
+                yield event
+
+        return _Transform(transform)
+
+    for extension in (saying(None), saying("why", 5), saying("why", "blocked", 5), saying(5, retry=True)):
+        ending = await end(planned(["x"], extensions=[extension]))
+        assert isinstance(ending.error, GoliathExtensionError)
+        assert (ending.error.phase, ending.origin) == ("transform_stream", "extension")
 
 
 async def test_a_model_may_be_wrapped_observed_and_patched() -> None:

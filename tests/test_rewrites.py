@@ -105,9 +105,10 @@ async def test_visibility_changes_with_what_extensions_want_stored_in_one_commit
     check_requests(requests(agent))
 
 
-async def test_an_extension_that_refuses_and_a_store_that_fails_leave_it_as_it_was() -> None:
+@pytest.mark.parametrize("answer", [ValueError("no"), MetadataPatch(5), MetadataPatch(private=[1])])  # type: ignore[arg-type]
+async def test_an_extension_that_refuses_and_a_store_that_fails_leave_it_as_it_was(answer: Any) -> None:
     store = InMemoryStore()
-    agent = native(["one"], extensions=[Rewrites(ValueError("no"))])
+    agent = native(["one"], extensions=[Rewrites(answer)])
     async with open_runtime(agent, store=store) as runtime:
         await runtime.run("first")
         before = await store.load("agent")

@@ -305,10 +305,15 @@ async def test_complete_without_a_text_says_why_there_is_none() -> None:
     assert (result.text, result.reason) == ("", "completed")
 
 
-async def test_a_blank_continuation_is_the_extensions_error() -> None:
-    ending = await end(native(["draft"], extensions=[Steering(Continue("  "))]))
+@pytest.mark.parametrize("text", ["  ", None, 5])
+async def test_a_continuation_without_a_text_is_the_extensions_error(text: Any) -> None:
+    ending = await end(native(["draft"], extensions=[Steering(Continue(text))]))
     assert isinstance(ending.error, GoliathExtensionError)
     assert (ending.error.extension, ending.error.phase, ending.origin) == ("steering", "after_step", "extension")
+    lenient = Steering(Continue(text))
+    lenient.lenient = True
+    result = await run(native(["draft", "final"], extensions=[lenient, Steering(Continue("shorter"), name="next")]))
+    assert (result.text, [problem.phase for problem in result.diagnostics]) == ("final", ["after_step"])
 
 
 async def test_the_last_step_is_told_to_answer_and_offers_no_tools() -> None:
