@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import attrs
 import trio
@@ -114,6 +114,13 @@ class _RuntimeBlock:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         return await self._manager.__aexit__(kind, error, traceback)
+
+    # Both, since Python looks for both before it calls one. Type checkers see an asynchronous block and object anyway.
+    def __enter__(self) -> NoReturn:
+        raise TypeError("use 'async with open_runtime(...)', not 'with'")
+
+    def __exit__(self, *told: object) -> NoReturn:
+        raise AssertionError("a block that was never entered")  # pragma: no cover
 
     async def wait_drained(self) -> None:
         """Wait, inside the block, until a drain is over."""

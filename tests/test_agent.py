@@ -161,6 +161,14 @@ def test_another_event_loop_is_told_about_trio() -> None:
         asyncio.run(main())
 
 
+async def test_a_runtime_opened_without_async_says_what_to_write() -> None:
+    with (
+        pytest.raises(TypeError, match=r"^use 'async with open_runtime\(\.\.\.\)', not 'with'$"),
+        open_runtime(Agent(model=ScriptedModel([]))),  # type: ignore[attr-defined]  # the mistake
+    ):
+        raise AssertionError("the block was entered")
+
+
 async def test_the_smaller_window_of_loop_and_model_counts_and_a_result_says_why_the_device_gave_up() -> None:
     model = ScriptedModel(["Hello."], window=1000)
     async with open_runtime(Agent(model=model)) as runtime:

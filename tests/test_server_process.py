@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -280,3 +281,55 @@ def test_a_second_signal_does_not_wait_for_the_grace(slow: Path) -> None:
         assert server.end(signal.SIGINT) == 0
         thread.join()
     assert [(answer.status, answer.body["abort"]["cause"]) for answer in answers] == [(200, "shutdown")]
+
+
+# Gives the new process its standard output as its controlling terminal: closing that is a SIGHUP, and writing an error.
+IN_A_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(1, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def test_a_terminal_that_closes_ends_it_in_order_and_runs_get_their_grace(slow: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [
+        sys.executable, "-c", IN_A_TERMINAL,
+        "-W", "error", "-m", "goliath_actors", "serve", "slow:agent", "--port", "0", "--drain-grace", "1000",
+    ]  # fmt: skip
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    process = subprocess.Popen(
+        command, cwd=slow, env=environ, stdout=theirs, stderr=theirs, text=True, start_new_session=True
+    )
+    os.close(theirs)
+    with os.fdopen(ours) as process.stdout:
+        try:
+            server = Process(process)
+            ask = "/v1/conversations/c/runs"
+            begun = server.call("POST", ask, {"ask": "wait", "wait": False}).body["run_id"]
+            server.read_until("asked wait")
+            process.stdout.close()
+            for _ in range(3):  # as its shell does, too: told again, it still gives runs their grace
+                with pytest.raises(subprocess.TimeoutExpired):
+                    process.wait(0.1)
+                process.send_signal(signal.SIGHUP)
+            (slow / "go").touch()
+            assert process.wait(SECONDS) == 0
+        finally:
+            process.kill()
+            process.wait()
+    with serving(slow, "slow:agent") as server:
+        assert server.call("GET", f"{ask}/{begun}").body["result"]["text"] == "said wait"
+        assert server.end() == 0
+
+
+def test_a_server_under_nohup_outlives_its_terminal(slow: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit it, as from nohup
+    try:
+        with serving(slow, "slow:agent") as server:
+            server.process.send_signal(signal.SIGHUP)
+            assert server.call("GET", "/readyz").status == 200
+            assert server.end() == 0
+            assert not [line for line in server.lines if "SIGHUP" in line]
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -58,8 +58,8 @@ examples:
 without an agent: a built-in assistant, once with native tool calling and once planned, on a model that is found as
 'goliath-actors chat --help' tells.
 
-SIGTERM or Ctrl-C: takes no more, lets runs go on for the grace, aborts the rest, exit code 0. Again: aborts at once.
-A third time: ends. What was accepted and had not begun is run when it is started again.
+SIGTERM, Ctrl-C or a terminal that closes: takes no more, lets runs go on for the grace, aborts the rest, exit
+code 0. Again: aborts at once. A third time: ends. What was accepted and had not begun is run when it is started again.
 
 GOLIATH_ACTORS_TOKENS has lines as a token file's, separated by semicolons.
 """

@@ -10,7 +10,7 @@ import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -46,7 +46,7 @@ _PACE = 0.03  # seconds between the demo model's words: a person watches
 async def serve_agents(
     arguments: argparse.Namespace, screen: Screen, environ: Mapping[str, str], folder: str, places: tuple[Place, ...]
 ) -> int:
-    """Serve until SIGINT or SIGTERM: then runs get their grace; a second signal ends them at once, a third everything.
+    """Serve until SIGINT, SIGTERM or SIGHUP: then runs get their grace; a second signal ends them at once, a third all.
 
     Returns: the exit code: 0 for an orderly end.
 
@@ -77,7 +77,7 @@ async def _serve_agents(
     store = _store(arguments.store)
     wish = Wish(arguments.model, arguments.model_url, agents[0].model if agents else None, DEMO_HINT, _PACE)
     scope = trio.CancelScope()
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with trio.open_signal_receiver(*_ending_signals()) as signals:
         with scope:
             async with _choice(wish, bool(agents), environ, partial(_note, screen), places) as choice:
                 if choice is not None:
@@ -147,9 +147,20 @@ def _demo_agents(choice: Choice) -> list[Agent[Any]]:
     return [native, planned]
 
 
+def _ending_signals() -> list[signal.Signals]:
+    """Return what ends a server in order: a terminal that closes, too, unless `nohup` has said to outlive it."""
+    ending = [signal.SIGINT, signal.SIGTERM]
+    hangup: signal.Signals | None = getattr(signal, "SIGHUP", None)  # Windows has none
+    if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
+        ending.append(hangup)
+    return ending
+
+
 async def _obey(signals: AsyncIterator[int], running: Server, screen: Screen, scope: trio.CancelScope) -> None:
     count = 0
     async for number in signals:
+        if count and signal.Signals(number).name == "SIGHUP":
+            continue  # a terminal that closes sends it more than once, through its shell: nobody is in a hurry
         count += 1
         if count > 2:
             scope.cancel()
@@ -204,7 +215,8 @@ def _store(file: str) -> Store | None:
 
 
 def _note(screen: Screen, text: str) -> None:
-    screen.line(f"  {text}", "dim")
+    with suppress(OSError):  # a terminal that went away: the server goes on to its end in order, unheard
+        screen.line(f"  {text}", "dim")
 
 
 def _banner(
