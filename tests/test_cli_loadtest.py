@@ -68,9 +68,9 @@ def test_a_broken_threshold_is_exit_code_1(tmp_path: Path) -> None:
         tmp_path, "--scenario", "s.toml", *(word for text in broken for word in ("--fail-if", text))
     )
     assert code == 1
-    assert re.search(r"FAIL  fail if max>1us: it is [\d.]+ (us|ms|s)\n", out), out
-    assert "FAIL  fail if errors<50%: it is 0.0%\n" in out
-    assert "FAIL  fail if completed>9: it is 10\n" in out
+    assert re.search(r"FAIL  max <= 1us: it is [\d.]+ (us|ms|s)\n", out), out
+    assert "FAIL  errors >= 50%: it is 0.0%\n" in out
+    assert "FAIL  completed <= 9: it is 10\n" in out
 
 
 def test_a_wrong_key_of_a_scenario_is_told_with_its_file(tmp_path: Path) -> None:

@@ -89,9 +89,7 @@ async def _serve_agents(
 
                     async def serve(task_status: trio.TaskStatus[Server]) -> None:
                         report = await server.serve(*agents, store=store, config=config, task_status=task_status)
-                        _note(
-                            screen, f"ended: {report.finished} runs finished meanwhile, {report.aborted} were aborted"
-                        )
+                        _note(screen, f"ended; runs finished meanwhile: {report.finished}, aborted: {report.aborted}")
                         ended.set()
 
                     running: Server = await nursery.start(serve)

@@ -57,7 +57,7 @@ def as_page(report: LoadReport) -> str:
     if failures:
         failures = f"<h2>What broke</h2><ul>{failures}</ul>"
     thresholds = "".join(
-        _check_item(f"fail if {judged.text}", judged.held, f"it is {judged.shown}", ()) for judged in report.thresholds
+        _check_item(judged.wanted, judged.held, f"it is {judged.shown}", ()) for judged in report.thresholds
     )
     if thresholds:
         thresholds = f"<h2>Thresholds</h2><ul>{thresholds}</ul>"

@@ -103,7 +103,7 @@ class LoadReport:
         if self.thresholds:
             lines.append("")
         for judged in self.thresholds:
-            lines.append(f"  {'ok  ' if judged.held else 'FAIL'}  fail if {judged.text}: it is {judged.shown}")
+            lines.append(f"  {'ok  ' if judged.held else 'FAIL'}  {judged.wanted}: it is {judged.shown}")
         lines += ["", f"  {self.verdict}"]
         return "\n".join(lines) + "\n"
 

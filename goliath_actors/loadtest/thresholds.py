@@ -17,6 +17,7 @@ __all__ = ["Judged", "Threshold", "read_threshold"]
 
 _FORM = re.compile(r"\s*(?:(latency|first|queued|lag)\.)?([a-z_][a-z0-9_.]*)\s*(>=|<=|>|<)\s*(\S+)\s*")
 _TIMES = re.compile(r"p\d+(\.\d+)?|mean|max")
+_OTHERWISE = {">": "<=", "<": ">=", ">=": "<", "<=": ">"}
 _COUNTS = ("errors", "refused", "aborted", "completed", "not_sent", "rate")
 _KNOWN = "p50, p75, p90, p95, p99, p99.9, mean, max (of latency, or first.p99, queued.p99, lag.p99), " + ", ".join(
     _COUNTS
@@ -26,13 +27,14 @@ _KNOWN = "p50, p75, p90, p95, p99, p99.9, mean, max (of latency, or first.p99, q
 @attrs.frozen
 class Judged:
     """A threshold held against a report's figures. `text`, as it was written; `value`, the figure, in seconds where it
-    is a time and a share where the limit is one; `shown`, the same for people; `held`, whether the load test stayed
-    clear of the condition."""
+    is a time and a share where the limit is one; `shown`, the same for people; `wanted`, what should be so, such as
+    `p99 <= 2s` where the test fails if `p99>2s`; `held`, whether it is."""
 
     text: str
     held: bool
     value: float
     shown: str
+    wanted: str
 
 
 @attrs.frozen
@@ -71,7 +73,9 @@ class Threshold:
         value = self.value(figures)
         number = f"{value:.1%}" if self.share else f"{value:.4g}"
         shown = show_seconds(value) if self.track else number
-        return Judged(self.text, not self.broken(figures), value, shown)
+        figure, limit = self.text.split(self.relation, 1)
+        wanted = f"{figure.strip()} {_OTHERWISE[self.relation]} {limit.strip()}"
+        return Judged(self.text, not self.broken(figures), value, shown, wanted)
 
 
 def read_threshold(text: str) -> Threshold:
