@@ -410,8 +410,12 @@ class Wait:
 
     @property
     def over(self) -> bool:
-        """True once nothing keeps the waiter, even if its task has not noticed yet."""
-        return self.target.over or (self.target.replied and not self.to_end)
+        """True once nothing keeps the waiter, even if its task has not noticed yet.
+
+        An owner does not go on before a run that has its turn is over, though it be answered already.
+        """
+        target = self.target
+        return target.over or (target.replied and not self.to_end and (target.waits or not self.owned))
 
     def turns(self) -> Iterable[Turn]:
         """Yield the conversations whose turns the waiter needs."""

@@ -183,6 +183,34 @@ async def test_waiting_for_a_run_behind_oneself_that_was_answered_already_is_no_
         assert (await runtime.run("first", conversation_id="c")).text == "fine"
 
 
+@pytest.mark.parametrize("_round", range(8))  # whether the child's task has taken its first step is trio's chance
+async def test_an_owner_that_leaves_a_run_with_its_turn_still_waits_for_what_that_does(_round: int) -> None:
+    heard: list[str] = []
+
+    class Child(Extension[Any]):
+        name = "child"
+
+        async def on_finish(self, ctx: Any, question: Any) -> None:
+            if ctx.ask == "child":
+                with pytest.raises(ReentrantRun):
+                    await parent.wait()
+                heard.append(question.outcome.abort.cause)
+
+    async def action(work: Work) -> str:
+        if work.ask == "parent":
+            async with runtime.stream("child", conversation_id="other"):
+                pass
+            with trio.move_on_after(0):
+                await runtime.run("child", conversation_id="other")
+        return work.ask
+
+    async with open_runtime(loop_agent(action, extensions=(Child(),))) as runtime:
+        parent = runtime.submit("parent")
+        with trio.fail_after(5):
+            assert (await parent.wait()).text == "parent"
+    assert heard == ["caller", "caller"]
+
+
 async def test_a_run_that_forgets_another_conversation_lends_its_slot() -> None:
     async def action(work: Work) -> str:
         await runtime.conversation("b").forget()
