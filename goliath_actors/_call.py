@@ -217,7 +217,7 @@ def context_of(work: Work, call: Call) -> ToolContext[Any]:
         steps=work.journal.steps[: call.index],  # those before this one, which is recorded by now
         recent=call.recent,
         result_budget=ContentBudgets(work.window).result,
-        submit=work.submit,
+        submit=partial(_anywhere, work.submit),
         suspend=call.suspend,
         report=_reporter(work, call),
         delegating=work.delegating,
@@ -259,13 +259,14 @@ def _reporter(work: Work, call: Call) -> Callable[[float, float | None, str], No
             message=clip(message, REASON_CHARS),
         )
 
-    def anywhere(progress: float, total: float | None, message: str) -> None:
-        if trio.lowlevel.in_trio_task():
-            report(progress, total, message)
-        else:  # a plain tool, in a thread
-            trio.from_thread.run_sync(report, progress, total, message)
+    return partial(_anywhere, report)
 
-    return anywhere
+
+def _anywhere(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call what a tool may call of its context: of a plain tool, in whose thread it is asked, in the run's own."""
+    if trio.lowlevel.in_trio_task():
+        return function(*args, **options)
+    return trio.from_thread.run_sync(partial(function, *args, **options))
 
 
 # --- confirmation ---------------------------------------------------------------------------------------------------

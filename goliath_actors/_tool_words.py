@@ -142,7 +142,7 @@ class ToolContext(Generic[C]):
     _asked: Any = attrs.field(default=None, repr=False, alias="asked")
 
     def submit(self, ask: str, **options: Any) -> Any:
-        """Submit another ask, as `Runtime.submit` does, and return its `Run`. Never waits.
+        """Submit another ask, as `Runtime.submit` does, and return its `Run`. Never waits. Plain tools may, too.
 
         Raises: what `Runtime.submit` raises; ConfigError where no runtime stands behind this context.
         """

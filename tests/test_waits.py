@@ -8,9 +8,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from goliath_actors import RunAborted, Runtime, open_runtime, tool
+from goliath_actors import Run, RunAborted, Runtime, ToolContext, open_runtime, tool
 from goliath_actors._work import Work
-from goliath_actors.errors import ReentrantRun
+from goliath_actors.errors import ConfigError, ReentrantRun
 from goliath_actors.testing import Gate, Journal, tool_calls
 
 from .loops import loop_agent
@@ -130,6 +130,27 @@ async def test_what_a_plain_tool_asked_from_its_thread_is_aborted_with_its_run(d
             while not journal.heard("on_finish"):
                 await trio.lowlevel.checkpoint()
     assert journal.heard("on_finish") == [("child", "aborted")]
+
+
+async def test_a_plain_tool_submits_from_its_thread_as_any_tool_does() -> None:
+    submitted: list[Run] = []
+
+    @tool
+    def later(ctx: ToolContext[Any], text: str) -> str:
+        """Ask for more, and do not wait."""
+        submitted.append(ctx.submit(text, conversation_id="other"))
+        with pytest.raises(ConfigError):
+            ctx.submit(" ")
+        return "asked"
+
+    agent = native([tool_calls(("later", {"text": "more"})), "done", "much more"], tools=[later])
+    async with open_runtime(agent) as runtime:
+        result = await runtime.run("go")
+        assert result.steps[0].result == "asked"
+        (run,) = submitted
+        assert (run.ask, run.conversation_id) == ("more", "other")
+        assert (await run.wait()).status == "completed"
+    assert runtime.statistics().accepted == 2
 
 
 async def test_what_a_plain_tool_asks_from_its_thread_is_refused_where_it_would_wait_for_itself() -> None:
