@@ -125,7 +125,9 @@ BENCHES = (
         (),
         ("--rounds", "2", "--seconds", "1"),
         "Writers share one transaction and one write to the disk. The faster the disk, the less there is to share: "
-        "then the processor's part of a commit is the limit.",
+        "then the processor's part of a commit is the limit. How far that goes say the same rows written by Python's "
+        "`sqlite3` alone, by the same statements and as many in a transaction, without a loop, tasks, a queue or "
+        "checks.",
     ),
     Bench(
         "scale",

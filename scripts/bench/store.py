@@ -7,18 +7,22 @@ conversations, each waiting for its commit before it makes the next. Rounds alte
         [--postgres postgresql://user:password@host/name]
 
 Choose a directory on a real disk: on a RAM disk nothing is durable and both are limited by the processor alone. So are
-they on a disk that syncs in less than half a millisecond: what a commit costs the processor is the same for both. With
-`--postgres`, `PostgresStore` is measured too, in schemas of its own that are left behind.
+they on a disk that syncs in less than half a millisecond. What can be had there says a third contestant, which takes
+turns with them: Python's `sqlite3` writing the same rows by the same statements, as many in a transaction, with nothing
+around it (no loop, no tasks, no queue, no encoding, nothing checked). With `--postgres`, `PostgresStore` is measured
+too, in schemas of its own that are left behind.
 """
 
 from __future__ import annotations
 
 import argparse
+import sqlite3
 import statistics
 import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
@@ -35,6 +39,7 @@ from goliath_actors.values import Exchange, Memory, Message
 # So many changes as a store takes into one transaction by itself; fewer come at once.
 BATCH = 512
 MakeStore: TypeAlias = Callable[[int], SqliteStore | PostgresStore]
+MakePath: TypeAlias = Callable[[], Path]
 QUESTION, ANSWER = "What is on my list for today? " * 3, "There are three tasks on your list. " * 8
 
 
@@ -65,30 +70,123 @@ def turn(version: int) -> Change:
     )
 
 
-async def measure(make: MakeStore, max_batch: int, conversations: int, seconds: float) -> list[float]:
-    async with make(max_batch) as store, trio.open_nursery() as nursery:
+@attrs.frozen
+class Rate:
+    """Commits per second, seconds of CPU that one took in all threads, and how long each was waited for, in order."""
+
+    commits: float
+    cpu: float
+    waits: list[float] = attrs.Factory(list)
+
+    def __str__(self) -> str:
+        waits = self.waits
+        late = f", {waits[len(waits) // 2] * 1e3:.1f} ms, {waits[len(waits) * 99 // 100] * 1e3:.1f} ms" if waits else ""
+        return f"{self.commits:7,.0f} ({self.cpu * 1e6:.0f} µs{late})"
+
+
+async def measure(make: MakeStore, max_batch: int, conversations: int, seconds: float) -> Rate:
+    async with make(max_batch) as store:
+        cpu = time.process_time()
         load = Load(store, time.perf_counter() + seconds)
-        for number in range(conversations):
-            nursery.start_soon(load.converse, f"c{number}")
-    return load.waits
+        async with trio.open_nursery() as nursery:
+            for number in range(conversations):
+                nursery.start_soon(load.converse, f"c{number}")
+        cpu = time.process_time() - cpu
+    return Rate(len(load.waits) / seconds, cpu / len(load.waits), sorted(load.waits))
 
 
-def compare(name: str, make: MakeStore, options: argparse.Namespace) -> Figure:
-    rates: dict[int, list[float]] = {BATCH: [], 1: []}
-    print(f"{name}, {options.conversations} conversations; commits per second (median and 99th percentile of the wait)")
+def measure_bare(path: Path, batch: int, conversations: int, seconds: float) -> Rate:
+    """The statements of a commit and no more, in the tables and with the texts that a store has written."""
+    keys = [f"c{number}" for number in range(conversations)]
+    trio.run(_begin, path, keys)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA wal_autocheckpoint=4000")
+        (memory,) = connection.execute("SELECT memory FROM records WHERE id = 1").fetchone()
+        bodies = [body for (body,) in connection.execute("SELECT body FROM entries WHERE record = 1 ORDER BY position")]
+        version, commits, cpu, start = 0, 0, time.process_time(), time.perf_counter()
+        while time.perf_counter() < start + seconds:
+            version += 1
+            ids = (f"{version}q".encode(), f"{version}a".encode())
+            for first in range(0, conversations, batch):
+                some = keys[first : first + batch]
+                connection.execute("BEGIN IMMEDIATE")
+                for key in some:
+                    _write(connection, key.encode(), memory, list(zip(ids, bodies, strict=True)))
+                connection.execute("COMMIT")
+                commits += len(some)
+        return Rate(commits / (time.perf_counter() - start), (time.process_time() - cpu) / commits)
+
+
+async def _begin(path: Path, keys: list[str]) -> None:
+    async with SqliteStore(path) as store:
+        for key in keys:
+            await store.commit(key, turn(0))
+
+
+def _write(connection: sqlite3.Connection, key: bytes, memory: str, new: list[tuple[bytes, str]]) -> None:
+    id, version, count, *_ = connection.execute(
+        "SELECT id, version, entries, failures, memory, metadata, private FROM records WHERE key = ?", (key,)
+    ).fetchone()
+    connection.execute(
+        "UPDATE records SET version = ?, entries = ?, failures = ?, memory = ?, metadata = ?, private = ? WHERE id = ?",
+        (version + 1, count + len(new), 0, memory, None, None, id),
+    )
+    connection.executemany(
+        "INSERT INTO entries (record, position, id, idempotency_key, body) VALUES (?, ?, ?, ?, ?)",
+        [(id, count + number, name, None, body) for number, (name, body) in enumerate(new, 1)],
+    )
+
+
+def compare(name: str, make: MakeStore, options: argparse.Namespace, bare: MakePath | None = None) -> list[Figure]:
+    """Measure a store in turns, and with it the rows alone, if `bare` says in which files."""
+    conversations, seconds = options.conversations, options.seconds
+    contestants: dict[str, Callable[[], Rate]] = {
+        "group": lambda: trio.run(measure, make, BATCH, conversations, seconds),
+        "one by one": lambda: trio.run(measure, make, 1, conversations, seconds),
+    }
+    if bare is not None:
+        contestants["sqlite3 alone, group"] = lambda: measure_bare(bare(), BATCH, conversations, seconds)
+        contestants["sqlite3 alone, one by one"] = lambda: measure_bare(bare(), 1, conversations, seconds)
+    print(
+        f"{name}, {conversations} conversations; commits per second "
+        "(CPU of one; median and 99th percentile of the wait for it)"
+    )
+    rounds: list[dict[str, Rate]] = []
     for _ in range(options.rounds):
-        line = []
-        for max_batch, found in rates.items():
-            waits = sorted(trio.run(measure, make, max_batch, options.conversations, options.seconds))
-            found.append(len(waits) / options.seconds)
-            middle, late = waits[len(waits) // 2] * 1e3, waits[int(len(waits) * 0.99)] * 1e3
-            how = "one by one" if max_batch == 1 else "group"
-            line.append(f"{how}: {found[-1]:7,.0f} ({middle:.1f} ms, {late:.1f} ms)")
-        print("  ".join(line), f" ratio: {rates[BATCH][-1] / rates[1][-1]:.1f}")
-    ratio = statistics.median(group / single for group, single in zip(rates[BATCH], rates[1], strict=True))
-    grouped, single = statistics.median(rates[BATCH]), statistics.median(rates[1])
-    what = f"{options.conversations} writers, durable commits" + (f" ({name})" if name != "SQLite" else "")
-    return Figure(what, f"{grouped:,.0f}/s", f"one by one {single:,.0f}/s", f"{ratio:.1f}", ">= 10", ratio >= 10)
+        rounds.append({how: run() for how, run in contestants.items()})
+        print("  ".join(f"{how}: {rate}" for how, rate in rounds[-1].items()))
+    group, single, *others = ([found[how] for found in rounds] for how in contestants)
+    of = f" ({name})" if name != "SQLite" else ""
+    ratio = _ratio(group, single)
+    figures = [
+        Figure(
+            f"{conversations} writers, durable commits{of}",
+            f"{_median(group):,.0f}/s",
+            f"one by one {_median(single):,.0f}/s",
+            f"{ratio:.1f}",
+            ">= 10",
+            ratio >= 10,
+        )
+    ]
+    if others:
+        alone, alone_single = others
+        both = f"{_median(alone):,.0f}/s, one by one {_median(alone_single):,.0f}/s"
+        figures.append(
+            Figure("the same rows by sqlite3 alone", "", both, f"{_ratio(alone, alone_single):.1f}", "", None)
+        )
+        ours, theirs = (statistics.median(rate.cpu for rate in rates) * 1e6 for rates in (group, alone))
+        against = f"sqlite3 alone {theirs:.0f} µs"
+        figures.append(Figure("a commit in a group, CPU", f"{ours:.0f} µs", against, f"{ours / theirs:.1f}", "", None))
+    return figures
+
+
+def _median(rates: list[Rate]) -> float:
+    return statistics.median(rate.commits for rate in rates)
+
+
+def _ratio(group: list[Rate], single: list[Rate]) -> float:
+    return statistics.median(many.commits / one.commits for many, one in zip(group, single, strict=True))
 
 
 async def bytes_in_memory(conversations: int) -> float:
@@ -116,17 +214,20 @@ def main() -> None:
     numbers = count()
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
 
-        def sqlite(max_batch: int) -> SqliteStore:
-            return SqliteStore(Path(directory) / f"{next(numbers)}.db", max_batch=max_batch)
+        def path() -> Path:
+            return Path(directory) / f"{next(numbers)}.db"
 
-        figures = [compare("SQLite", sqlite, options)]
+        def sqlite(max_batch: int) -> SqliteStore:
+            return SqliteStore(path(), max_batch=max_batch)
+
+        figures = compare("SQLite", sqlite, options, path)
     if options.postgres:
         this = f"bench_{uuid.uuid4().hex[:8]}"
 
         def postgres(max_batch: int) -> PostgresStore:
             return PostgresStore(options.postgres, schema=f"{this}_{next(numbers)}", max_batch=max_batch)
 
-        figures.append(compare("PostgreSQL", postgres, options))
+        figures += compare("PostgreSQL", postgres, options)
     size = trio.run(bytes_in_memory, 20_000)
     figures.append(Figure("in memory, a conversation of one turn", f"{size:,.0f} bytes", "", "", "", None))
     show("durable commits", figures, options.json)
