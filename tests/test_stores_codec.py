@@ -83,6 +83,37 @@ def test_a_record_comes_back_as_it_was(memory: Memory, metadata: dict[str, Any],
     assert (record.version, record.failures, record.entries_count) == (3, 2, 7)
 
 
+@given(memories)
+def test_a_plain_memory_is_what_would_be_read_back(memory: Memory) -> None:
+    encoded: Any = encode_change(Change(memory))
+    read = decode_record(1, encoded.memory, None, None, 0, 0)
+    assert decode_record(1, encoded.memory, None, None, 0, 0, encoded.plain_memory) == read
+
+
+class Text(str):
+    pass
+
+
+def test_a_memory_of_texts_and_numbers_needs_no_reading() -> None:
+    memory = Memory("s\u00e9", (Exchange("q", "a", 1.0), Exchange("q", "a", 2.0, best_effort=True)))
+    assert encode_change(Change(memory)).plain_memory is memory
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        Memory(Text("s")),
+        Memory("\ud83d\ude00"),
+        Memory("", (Exchange(Text("q"), "a", 1.0),)),
+        Memory("", (Exchange("q", Text("a"), 1.0),)),
+        Memory("", (Exchange("q", "a", 1),)),
+        Memory("", (Exchange("q", "a", 1.0), Exchange("q", "a", 2.0, steps=(Step(0, "tool", input={"a": []}),)))),
+    ],
+)
+def test_a_memory_that_could_be_changed_or_comes_back_as_something_else_is_read(memory: Memory) -> None:
+    assert encode_change(Change(memory)).plain_memory is None
+
+
 @given(entries, st.tuples(st.booleans(), st.booleans()))
 def test_an_entry_comes_back_as_it_was_with_any_visibility(entry: Entry, visible: tuple[bool, bool]) -> None:
     (encoded,) = encode_change(Change(append=[entry])).append

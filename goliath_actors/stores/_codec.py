@@ -137,6 +137,8 @@ class EncodedChange(msgspec.Struct, frozen=True):
     append: tuple[EncodedEntry, ...]
     visibility: Mapping[str, tuple[bool, bool]]
     truncate_after: str | None
+    # The new memory itself, if reading `memory` would make nothing else of it: then nobody has to read it.
+    plain_memory: Memory | None = None
 
 
 def encode_change(change: Change) -> EncodedChange:
@@ -153,6 +155,7 @@ def encode_change(change: Change) -> EncodedChange:
         append=tuple([encode_entry(entry) for entry in change.append]),
         visibility={id: (bool(pair[0]), bool(pair[1])) for id, pair in change.visibility.items()},
         truncate_after=change.truncate_after,
+        plain_memory=_plain_memory(change.memory, memory),
     )
 
 
@@ -181,14 +184,19 @@ def decode_record(
     private: bytes | None,
     failures: int,
     entries_count: int,
+    plain_memory: Memory | None = None,
 ) -> Record:
-    """Return the record made of its stored parts; every container in it is new.
+    """Return the record made of its stored parts; every container in it that can be changed is new.
+
+    Arguments: `plain_memory`, what `memory` was just made of, if that is plain: it is used as it is.
 
     Raises: `Unreadable`.
     """
+    if plain_memory is None:
+        plain_memory = _NO_MEMORY if memory is None else _memory(_decode(_memory_decoder, _Memory, memory, "memory"))
     return Record(
         version,
-        _NO_MEMORY if memory is None else _memory(_decode(_memory_decoder, _Memory, memory, "memory")),
+        plain_memory,
         {} if metadata is None else decode_mapping(metadata, "metadata"),
         {} if private is None else decode_mapping(private, "private metadata"),
         failures,
@@ -300,6 +308,28 @@ def is_plain(entry: Entry) -> bool:
 
 def _is_plain(call: ToolCall) -> bool:
     return type(call.id) is type(call.name) is type(call.arguments) is str
+
+
+def _plain_memory(memory: Memory | Unset, text: Part) -> Memory | None:
+    """Return a memory that was written as `text` if reading that makes nothing else of it, and nobody can change it.
+
+    Steps are not plain: they have inputs, which can be changed, and outputs, which are not kept. Nor is a text with
+    halves of surrogate pairs, which alone are written as such escapes: two of them come back as one character.
+    """
+    if isinstance(memory, Unset) or (isinstance(text, bytes) and b"\\ud" in text):
+        return None
+    plain = type(memory) is Memory and type(memory.summary) is str and all(map(_is_plain_exchange, memory.recent))
+    return memory if plain else None
+
+
+def _is_plain_exchange(exchange: Exchange) -> bool:
+    return (
+        type(exchange) is Exchange
+        and type(exchange.ask) is type(exchange.answer) is str
+        and type(exchange.at) is float
+        and type(exchange.best_effort) is bool
+        and not exchange.steps
+    )
 
 
 def encode_entry(entry: Entry) -> EncodedEntry:

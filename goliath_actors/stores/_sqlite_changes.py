@@ -51,7 +51,7 @@ def commit(
         old.metadata if isinstance(change.metadata, Unset) else change.metadata,
         old.private if isinstance(change.private, Unset) else change.private,
     )
-    record = new.record()
+    record = new.record(change.plain_memory)
     id = _put(connection, packed, new)
     if kept < old.entries:
         connection.execute("DELETE FROM entries WHERE record = ? AND position > ?", (id, kept))

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import attrs
 
 from goliath_actors.abc import Entry, Record
-from goliath_actors.values import Page
+from goliath_actors.values import Memory, Page
 
 from ._codec import Unreadable, decode_entry, decode_record
 from ._rules import page_bounds
@@ -51,9 +51,10 @@ class Known:
     metadata: bytes | None = None
     private: bytes | None = None
 
-    def record(self) -> Record:
+    def record(self, plain_memory: Memory | None = None) -> Record:
+        texts = self.memory, self.metadata, self.private
         try:
-            return decode_record(self.version, self.memory, self.metadata, self.private, self.failures, self.entries)
+            return decode_record(self.version, *texts, self.failures, self.entries, plain_memory)
         except Unreadable as error:
             raise BadRecord(str(error)) from error
 
