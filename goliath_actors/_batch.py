@@ -9,26 +9,23 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NoReturn
 
 import attrs
 import trio
 
 from ._call import Call, confirm, decline, gate, needs_confirmation
-from ._callables import alone, below
-from ._composition import NOT_EXECUTED, tool_name
-from ._frozen import FrozenDict, freeze, thaw
+from ._composition import NOT_EXECUTED
+from ._frozen import thaw
 from ._json import canonical
-from ._judge import unmet
 from ._provider import describe
+from ._reading import UNREAD, explained, fail, read_call, resumed_call
 from ._tools import UNFINISHED, UNFINISHED_WRITE, UNPROCESSED, cap_result, close, conclude, execute, pause, record
 from ._waiting import WaitingCall
 from ._work import Work
-from .errors import ConfigError, ToolFailure, ToolInputError
-from .events import Confirm
+from .errors import ToolInputError
 from .hooks import AfterTool
-from .tools import CheckedInput, Confirmed, Tool, ToolOutcome
+from .tools import Tool, ToolOutcome
 from .values import Message, ToolCall
 
 __all__ = ["CUT_OFF", "Round"]
@@ -57,10 +54,10 @@ class Round:
 
         Arguments: `offered`, the tools that may be called; `refusal`, why none of the calls may run.
         """
-        calls = [_read(work, call, offered, refusal) for call in made]
+        calls = [read_call(work, call, offered, refusal) for call in made]
         # What could be read of the arguments is kept beside their text.
         known = [
-            ToolCall(one.id, one.name, one.arguments, None if call.checked is _UNREAD else call.input)
+            ToolCall(one.id, one.name, one.arguments, None if call.checked is UNREAD else call.input)
             for one, call in zip(made, calls, strict=True)
         ]
         return cls(work, tuple(known), calls)
@@ -119,10 +116,10 @@ class Round:
         error = call.unusable
         assert error is not None
         if isinstance(error, ToolInputError):
-            _fail(call, error)
+            fail(call, error)
             return
         call.outcome = ToolOutcome("failed", error=error)
-        call.result = f"Not executed: {_explained(self.work, call, error)}"
+        call.result = f"Not executed: {explained(self.work, call, error)}"
 
     def _deny_siblings(self, denied: Call) -> None:
         assert denied.outcome is not None
@@ -230,7 +227,7 @@ class Round:
         Raises: `ConfigError` for an answer to an approval that is none.
         """
         made = [ToolCall(one.call_id, one.tool, input=one.input) for one in waiting]
-        return cls(work, tuple(made), [_resumed(work, one, answers[one.call_id]) for one in waiting])
+        return cls(work, tuple(made), [resumed_call(work, one, answers[one.call_id]) for one in waiting])
 
     # --- results ----------------------------------------------------------------------------------------------------
 
@@ -284,61 +281,6 @@ class Round:
         call.result = UNPROCESSED if step.status == "executed" else step.result or ""
 
 
-_UNREAD = CheckedInput(FrozenDict(), {})  # of a call whose arguments could not be read, or were not
-
-# --- reading --------------------------------------------------------------------------------------------------------
-
-
-def _read(work: Work, made: ToolCall, offered: Mapping[str, Tool], refusal: str | None) -> Call:
-    """Make of what a model wrote a call that can go through the gate, or one that says what is wrong with it."""
-    tool = offered.get(made.name)
-    if tool is None:
-        call = _call(work, made, _no_tool(made.name), _UNREAD)
-        names = ", ".join(offered) or "none"
-        call.skip_reason = None
-        _fail(call, ToolInputError(made.name, (f"there is no tool of this name; the tools are: {names}",)))
-        call.result = f"There is no tool named {tool_name(made.name)!r}. The tools are: {names}."
-        return call
-    confirms = tool.writes or bool(tool.confirm)
-    problem: ToolInputError | None = None
-    checked = _UNREAD
-    try:
-        if refusal is None:
-            checked = alone(partial(tool.read, made.arguments, confirms=confirms))
-    except ToolInputError as error:
-        problem = below(error)
-    call = _call(work, made, tool, checked)
-    if refusal is not None:
-        call.outcome = ToolOutcome("failed", error=ToolInputError(tool.name, (refusal,)))
-        call.result = refusal
-    elif problem is not None:
-        _fail(call, problem)
-    elif needs := unmet(tool, work.journal.steps):
-        call.skip("missing", f"Not done: {tool.name} needs a result of {', '.join(needs)} first.")
-    return call
-
-
-def _call(work: Work, made: ToolCall, tool: Tool, checked: CheckedInput) -> Call:
-    call = Call(made.id, tool, "", checked)
-    call.explain = partial(_explained, work)
-    call.repairs, call.written = checked.repairs, checked.data
-    return call
-
-
-def _fail(call: Call, error: ToolInputError) -> None:
-    call.outcome = ToolOutcome("failed", error=error)
-    call.result = f"Not executed: {error}"
-
-
-def _no_tool(name: str) -> Tool:
-    """Return what stands for a tool that does not exist, in the step log and for hooks."""
-    return Tool(name=tool_name(name), description="Not a tool of this agent.", execute=_never)
-
-
-def _never(input: object) -> NoReturn:
-    raise AssertionError("unreachable: a call of an unknown tool has an outcome from the start")
-
-
 def _suspending(call: Call, scope: trio.CancelScope) -> Callable[[Any], Awaitable[Any]]:
     """Return what `ctx.suspend` does: give the answers that there are, in order, then wait for another one.
 
@@ -358,50 +300,6 @@ def _suspending(call: Call, scope: trio.CancelScope) -> Callable[[Any], Awaitabl
         await trio.sleep_forever()
 
     return suspend
-
-
-def _resumed(work: Work, one: WaitingCall, answer: Any) -> Call:
-    tool = work.tools.get(one.tool)
-    if tool is None:
-        call = _call(work, ToolCall(one.call_id, one.tool), _no_tool(one.tool), _UNREAD)
-        _fail(call, ToolInputError(one.tool, ("there is no tool of this name any more",)))
-        return call
-    checked, problem = CheckedInput(freeze(one.input), {}), ""
-    try:
-        checked = tool.check(thaw(one.input))
-        if checked.data != one.input:  # invariant 10: what was approved is what is executed
-            problem = "they would not be what was approved any more"
-    except ToolInputError as error:
-        problem = "; ".join(error.problems)
-    call = _call(work, ToolCall(one.call_id, one.tool), tool, checked)
-    call.passed, call.answers, call.asked = True, one.answers, one.payload
-    if problem:
-        _fail(call, ToolInputError(tool.name, (problem,)))
-    elif one.kind == "question":
-        call.answers = (*one.answers, answer)
-    else:
-        _approve(work, call, answer)
-    return call
-
-
-def _approve(work: Work, call: Call, answer: Any) -> None:
-    reason = ""
-    if isinstance(answer, Confirmed):
-        answer, reason = answer.approved, answer.reason
-    if not isinstance(answer, bool):
-        raise ConfigError(f"the answer to an approval must be a bool or a Confirmed, not {answer!r}")
-    work.journal.emit(Confirm, tool=call.tool.name, approved=answer, reason=reason or None)
-    if not answer:
-        decline(call, reason)
-
-
-def _explained(work: Work, call: Call, error: Exception) -> str:
-    """T5: the model is told a tool's own words, and of anything else only that it happened, under an id."""
-    if isinstance(error, ToolFailure):
-        return error.text if error.text.strip() else f"{call.tool.name} failed and did not say why."
-    call.reported = describe(error)
-    where = f"{work.journal.run_id}/{call.call_id}"
-    return f"{call.tool.name} failed with an internal error ({type(error).__name__}, error id {where})."
 
 
 def _waves(calls: Sequence[Call]) -> list[list[Call]]:
