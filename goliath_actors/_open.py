@@ -28,7 +28,23 @@ from .abc import Store
 from .errors import ConfigError
 from .stores import InMemoryStore
 
-__all__ = ["open_runtime", "serve_runtime"]
+__all__ = ["check_agents", "open_runtime", "serve_runtime"]
+
+
+def check_agents(agents: tuple[Agent[Any], ...]) -> None:
+    """Refuse what is no agent, the same name twice, and none at all.
+
+    Raises: `ConfigError`.
+    """
+    if not agents:
+        raise ConfigError("open_runtime needs at least one agent")
+    names: set[str] = set()
+    for agent in agents:
+        if not isinstance(agent, Agent):
+            raise ConfigError(f"open_runtime takes agents, not {type(agent).__name__}")
+        if agent.name in names:
+            raise ConfigError(f"two agents are named {agent.name!r}; give each a name=...")
+        names.add(agent.name)
 
 
 def _check(
@@ -40,15 +56,7 @@ def _check(
     finish_timeout: float | None,
     idle_timeout: float | None,
 ) -> None:
-    if not agents:
-        raise ConfigError("open_runtime needs at least one agent")
-    names: set[str] = set()
-    for agent in agents:
-        if not isinstance(agent, Agent):
-            raise ConfigError(f"open_runtime takes agents, not {type(agent).__name__}")
-        if agent.name in names:
-            raise ConfigError(f"two agents are named {agent.name!r}; give each a name=...")
-        names.add(agent.name)
+    check_agents(agents)
     check_count("max_running", max_running, 1)
     check_count("mailbox_capacity", mailbox_capacity, 0, none=False)
     check_count("max_waiting", max_waiting, 0)

@@ -21,6 +21,7 @@ from goliath_actors.server import (
     hash_token,
     make_token,
     read_tokens,
+    serve,
 )
 from goliath_actors.server._tokens import TokenFile
 from goliath_actors.testing import Gate, ScriptedModel, tool_calls
@@ -293,6 +294,13 @@ def test_a_wrong_configuration_is_refused_when_it_is_made(options: dict[str, Any
     assert "a-token" not in str(caught.value)
 
 
+async def test_a_server_takes_agents_as_a_runtime_does() -> None:
+    same = agent("Hello.")
+    for wrong, words in (((), "at least one agent"), ((same, same), "two agents are named"), (("shop",), "not str")):
+        with pytest.raises(ConfigError, match=words):
+            await serve(*wrong, config=ServerConfig(port=0))  # type: ignore[arg-type]
+
+
 def test_another_address_than_loopback_wants_tokens() -> None:
     with pytest.raises(ConfigError, match="configure tokens"):
         ServerConfig(host="0.0.0.0")
@@ -350,6 +358,8 @@ async def test_an_origin_that_is_allowed_may_ask_and_read() -> None:
         assert response.status_code == 200
         assert response.headers["access-control-allow-origin"] == origin
         assert response.headers["vary"] == "Origin"
+        readable = set(response.headers["access-control-expose-headers"].split(", "))
+        assert {"location", "retry-after", "x-run-id", "idempotent-replayed"} <= readable
         refused = await web.client.options(
             "/v1/conversations/c/runs",
             headers={"origin": "https://evil.example", "access-control-request-method": "POST"},

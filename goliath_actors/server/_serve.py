@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from goliath_actors import Agent, Runtime, open_runtime
 from goliath_actors._directory import with_subagents
+from goliath_actors._open import check_agents
 from goliath_actors.abc import Store
 from goliath_actors.metrics import Metrics
 from goliath_actors.stores import InMemoryStore
@@ -117,6 +118,7 @@ async def serve(
 
     Cancellation: every run is aborted (cause `shutdown`), its observers are told, connections end.
     """
+    check_agents(agents)
     config = config or ServerConfig()
     store = InMemoryStore() if store is None else store
     ledger = Ledger(store)
