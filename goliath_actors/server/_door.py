@@ -39,7 +39,7 @@ _SECURITY: Final = {
 }
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _CORS_HEADERS: Final = "authorization, content-type, idempotency-key, last-event-id, x-conversation-id"
-_CORS_EXPOSED: Final = "location, retry-after, x-run-id, x-conversation-id"
+_CORS_EXPOSED: Final = "location, retry-after, x-run-id, x-conversation-id, idempotent-replayed, x-should-retry"
 
 
 @final
