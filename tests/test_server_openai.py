@@ -44,8 +44,9 @@ async def test_agents_are_models() -> None:
         assert [model.id async for model in client.models.list()] == ["assistant", "planner", "my shop/helper"]
         assert (await client.models.retrieve("planner")).owned_by == "goliath_actors"
         assert (await client.models.retrieve("my shop/helper")).id == "my shop/helper"
-        with pytest.raises(openai.NotFoundError):
-            await client.models.retrieve("other")
+        for name in ("other", "two/names", "two\nlines", "two\nlines/and a slash\n"):
+            with pytest.raises(openai.NotFoundError, match="there is no model"):
+                await client.models.retrieve(name)
 
 
 async def test_a_completion_has_the_answer_and_its_usage() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from functools import partial
@@ -19,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
+import goliath_actors.server
 from goliath_actors import Agent, ToolLoop, open_runtime
 from goliath_actors.errors import ConfigError, StoreError
 from goliath_actors.server import Ledger, ServerConfig, create_app, recorded, serve, serve_app
@@ -171,8 +173,20 @@ async def test_the_api_is_mounted_in_an_application_of_ones_own() -> None:
                 response = await client.post("/chat/v1/conversations/c/runs", json={"ask": "Hi."})
                 assert response.json()["result"]["text"] == "Hello."
                 assert (await client.get(response.headers["location"])).json() == response.json()
+                assert (await client.get("/chat/openapi.json")).json()["servers"] == [{"url": "/chat"}]
+                # The page, too: all that it asks for is found from where it lies.
+                page = await client.get("/chat", follow_redirects=True)
+                files = re.findall(r'(?:href|src)="([^"#]+)"', page.text)
+                assert len(files) > 3
+                for file in files:
+                    assert (await client.get(page.url.join(file))).status_code == 200, file
             await runtime.drain(1)
             nursery.cancel_scope.cancel()
+
+
+def test_the_page_has_no_address_from_the_root_of_its_host() -> None:
+    for file in (Path(goliath_actors.server.__file__).parent / "static").rglob("*.*"):
+        assert not re.search(r"""["'`(]/(v1|assets)/""", file.read_text()), file
 
 
 async def test_an_application_of_ones_own_can_have_the_connections_of_serve() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -107,8 +108,7 @@ def create_app(
         at(run + "/confirmations/{call_id}", "POST", "chat", routes.post_answer),
         in_dialect("/v1/chat/completions", "POST", "chat", completions.post_completion),
         in_dialect("/v1/models", "GET", "read", completions.get_models),
-        # A name may have slashes, as those of models often have.
-        in_dialect("/v1/models/{model:path}", "GET", "read", completions.get_model),
+        _any_text(in_dialect("/v1/models/{model:path}", "GET", "read", completions.get_model)),
         at("/v1/agents", "GET", "read", _Agents(runtime).get),
         at("/v1/statistics", "GET", "admin", _Statistics(runtime).get),
         Route("/healthz", _Health(hosting).live, methods=["GET"]),
@@ -197,9 +197,18 @@ class _Health:
         )
 
 
+def _any_text(route: Route) -> Route:
+    """Let a name be any text: with slashes, as those of models often have, and with ends of lines, which are refused in
+    the words of the route itself."""
+    route.path_regex = re.compile(route.path_regex.pattern, re.DOTALL)
+    return route
+
+
 async def _document(request: Request) -> Response:
     await trio.lowlevel.checkpoint()
-    return respond(openapi())
+    document, root = openapi(), request.scope.get("root_path", "")
+    # Mounted in another application, its addresses begin where that one has put it.
+    return respond({**document, "servers": [{"url": root}]} if root else document)
 
 
 async def _page(request: Request) -> Response:

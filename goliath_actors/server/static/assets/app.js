@@ -344,7 +344,7 @@ async function forget(item) {
   $("confirm-error").hidden = true;
   if (!(await answered(dialog))) return;
   try {
-    await json("DELETE", `/v1/conversations/${encodeURIComponent(item.id)}?agent=${encodeURIComponent(item.agent)}`);
+    await json("DELETE", `v1/conversations/${encodeURIComponent(item.id)}?agent=${encodeURIComponent(item.agent)}`);
   } catch (error) {
     if (!(error instanceof ApiError && error.status === 404)) return toast(error.advice ?? "It could not be deleted.");
   }
@@ -461,7 +461,7 @@ $("demo-close").addEventListener("click", () => {
 
 async function begin() {
   dress();
-  agents = (await insist("GET", "/v1/agents")).agents;
+  agents = (await insist("GET", "v1/agents")).agents;
   showAgents();
   const listed = sidebar.refresh().catch(() => {});
   await open();

@@ -43,7 +43,7 @@ export class Sidebar {
 
   async _page(agent, after) {
     const query = new URLSearchParams({ agent, limit: PAGE, ...(after ? { after } : {}) });
-    const page = await insist("GET", `/v1/conversations?${query}`, { attempts: 1 });
+    const page = await insist("GET", `v1/conversations?${query}`, { attempts: 1 });
     if (after || !this.next.has(agent)) this.next.set(agent, page.next ?? null);
     return page.conversations;
   }

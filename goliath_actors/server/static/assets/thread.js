@@ -16,7 +16,7 @@ export class Thread {
     this.ui = ui;
     this.id = id;
     this.agent = agent;
-    this.path = `/v1/conversations/${encodeURIComponent(id)}`;
+    this.path = `v1/conversations/${encodeURIComponent(id)}`;
     this.turns = [];
     this.runs = new Map(); // run id → its turn, of every run that was seen here
     this.queue = []; // turns whose runs are to be followed, oldest first
