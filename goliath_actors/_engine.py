@@ -299,15 +299,22 @@ class Engine:
             life.state = "closing"
         life.settle()
         asker = waiter()
+        if asker is not None:
+            for actor in self.directory:
+                refuse_cycle(asker, actor)
+        await life.finished.wait()
+
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Return a block in which the user's block is left, in whatever way: a run that does so waits for all runs."""
+        asker = waiter()
         if asker is None:
-            await life.finished.wait()
+            yield
             return
-        for actor in self.directory:
-            refuse_cycle(asker, actor)
         wait = WaitForAll(lambda: [actor for actor in self.directory if actor.current is not None])
         asker.waits_for.append(wait)
         try:
-            await life.finished.wait()
+            yield
         finally:
             asker.waits_for.remove(wait)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Any, NoReturn, final
 
@@ -165,19 +165,22 @@ async def _opened(
                 for agent in everybody:
                     check_live_tools(agent)
                 check_subagents(everybody)
-                async with trio.open_nursery() as outer:
-                    # No `outer.start`: interrupted, it waits for the host, which is shielded and ends only at the
-                    # watcher's word, which has it from `outer`.
-                    for task in (engine.watch, engine.host, engine.sweep):
-                        outer.start_soon(task)
-                    await engine.wait_hosted()
-                    try:
-                        yield engine, runtime
-                    except Exception as error:  # noqa: BLE001  # raised below, bare, once every run has been told
-                        failed = error
-                        engine.shut_down(f"{type(error).__name__} in the runtime's block")
-                    await engine.close()
-                    outer.cancel_scope.cancel()
+                with ExitStack() as left:
+                    async with trio.open_nursery() as outer:
+                        # No `outer.start`: interrupted, it waits for the host, which is shielded and ends only at the
+                        # watcher's word, which has it from `outer`.
+                        for task in (engine.watch, engine.host, engine.sweep):
+                            outer.start_soon(task)
+                        await engine.wait_hosted()
+                        try:
+                            yield engine, runtime
+                        except Exception as error:  # noqa: BLE001  # raised below, bare, once every run has been told
+                            failed = error
+                            engine.shut_down(f"{type(error).__name__} in the runtime's block")
+                        finally:
+                            left.enter_context(engine.leaving())
+                        await engine.close()
+                        outer.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         # Nurseries are an implementation detail: a single error comes out as itself.
         bare = single(group)

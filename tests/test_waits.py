@@ -8,13 +8,14 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from goliath_actors import Run, RunAborted, Runtime, ToolContext, open_runtime, tool
+from goliath_actors import Extension, Run, RunAborted, Runtime, ToolContext, open_runtime, tool
 from goliath_actors._work import Work
 from goliath_actors.errors import ConfigError, ReentrantRun
 from goliath_actors.testing import Gate, Journal, tool_calls
 
 from .loops import loop_agent
 from .native import native
+from .runtime_stage import for_ever
 
 # --- a runtime inside a run -------------------------------------------------------------------------------------------
 
@@ -196,6 +197,38 @@ async def test_what_a_task_asks_that_outlives_its_run_goes_on_after_a_good_end()
 
 
 # --- slots of two runtimes (R4, R14) ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["error", "abort"])
+async def test_an_observer_that_asks_back_while_its_runtime_is_left_in_haste_is_refused_at_once(
+    way: str, autojump_clock: MockClock
+) -> None:
+    refused: list[ReentrantRun] = []
+
+    class AsksBack(Extension[Any]):
+        name = "asks-back"
+
+        async def on_finish(self, ctx: Any, question: Any) -> None:
+            try:
+                await run.wait()
+            except ReentrantRun as error:
+                refused.append(error)
+
+    async def action(work: Work) -> str:
+        async with open_runtime(loop_agent(for_ever, name="inner", extensions=(AsksBack(),))) as inner:
+            inner.submit("go")
+            await trio.sleep(1)
+            if way == "error":
+                raise LookupError("left")
+            await trio.sleep_forever()
+        raise AssertionError("left without a word")  # pragma: no cover
+
+    async with open_runtime(loop_agent(action)) as outer:
+        run = outer.submit("x", timeout=2)
+        with pytest.raises(LookupError if way == "error" else RunAborted):
+            await run.wait()
+        assert trio.current_time() == (1 if way == "error" else 2)
+    assert [error.chain for error in refused] == [("inner/(default)", "agent/(default)", "inner/(default)")]
 
 
 async def test_two_runtimes_that_wait_for_each_others_only_slot_are_refused() -> None:
