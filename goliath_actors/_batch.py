@@ -20,7 +20,8 @@ from ._frozen import thaw
 from ._json import canonical
 from ._provider import describe
 from ._reading import UNREAD, explained, fail, read_call, resumed_call
-from ._tools import UNFINISHED, UNFINISHED_WRITE, UNPROCESSED, cap_result, close, conclude, execute, pause, record
+from ._records import UNFINISHED, UNFINISHED_WRITE, UNPROCESSED, close, pause, record
+from ._tools import cap_result, conclude, execute
 from ._waiting import WaitingCall
 from ._work import Work
 from .errors import ToolInputError

@@ -7,8 +7,8 @@ from typing import Any
 
 from ._call import Cached
 from ._json import canonical
+from ._records import RESULT_CHARS
 from ._text import clip
-from ._tools import RESULT_CHARS
 from .tools import Tool
 from .values import Step
 

@@ -1,4 +1,4 @@
-"""One tool call from the gate to the text that the model is told: record, execution, words, end.
+"""One tool call from the gate to the text that the model is told: execution, words, end.
 
 Every way to a tool goes through here: both loops and `invoke_tool` (H12). The stages are separate so that a
 loop can pass several calls through one stage before the next; `run_call` is all of them for a single call.
@@ -23,127 +23,26 @@ from ._frozen import freeze, thaw
 from ._journal import bare
 from ._json import snapshot
 from ._provider import CounterFailed, counting
+from ._records import RESULT_CHARS, UNPROCESSED, close, provisional, record, update
 from ._text import clip, estimate, fit_content, summarise
 from ._work import Work
 from .errors import ConfigError, ToolFailure, ToolInputError, ToolInterrupted, ToolTimeout
-from .events import ToolFinished, ToolStarted
+from .events import ToolFinished
 from .hooks import AfterTool, AfterTools, AroundTool
 from .tools import CheckedInput, Tool, ToolContext, ToolOutcome
-from .values import Step, StepStatus, ToolCall
+from .values import Step, ToolCall
 
 __all__ = [
-    "RESULT_CHARS",
-    "UNFINISHED",
-    "UNFINISHED_WRITE",
-    "UNPROCESSED",
     "cap_result",
-    "close",
     "conclude",
     "dispatch",
     "execute",
     "invoke",
-    "pause",
-    "record",
     "run_call",
 ]
 
-RESULT_CHARS = 600  # characters of a result in summary mode, whoever wrote it
 INVOKE_WINDOW = 4096  # tokens that bound a result where no loop says how large its window is
-
-UNFINISHED = "Execution did not complete."
-UNFINISHED_WRITE = "Execution did not complete; it may have taken effect."
-NOT_STARTED = "Not started: the run ended first."
-WAITS = "Waiting for an answer."
-UNPROCESSED = "Executed; its output was not processed."
 UNFORMATTED = "Completed. The output could not be put into words."
-
-
-# --- the record -----------------------------------------------------------------------------------------------------
-
-
-def provisional(work: Work, call: Call, output: Any = None) -> Step:
-    """Return the step as it stands before the tool starts: it may have happened (invariant 9).
-
-    Arguments: `output`, that of an earlier call, of one whose result is taken from there.
-    """
-    outcome = call.outcome
-    unfinished = UNFINISHED_WRITE if call.tool.writes else UNFINISHED
-    return Step(
-        index=len(work.journal.steps),
-        kind="tool",
-        brief=call.brief,
-        tool=call.tool.name,
-        call_id=call.call_id,
-        input=call.input,
-        status="unknown" if outcome is None else outcome.status,
-        skip_reason=call.skip_reason,
-        extension=None if outcome is None else outcome.extension,
-        from_step=None if outcome is None else outcome.from_step,
-        result=unfinished if outcome is None else call.result,
-        output=output,
-        writes=call.tool.writes,
-    )
-
-
-def record(work: Work, call: Call, output: Any = None) -> None:
-    """Put the call's step into the journal and say that it began. From here on `close` must be called."""
-    step = provisional(work, call, output)
-    call.index = step.index
-    work.journal.steps += (step,)
-    work.journal.emit(ToolStarted, call_id=call.call_id, tool=call.tool.name, input=call.input, repairs=call.repairs)
-
-
-def _update(work: Work, call: Call, result: str, status: StepStatus | None = None, output: Any = None) -> None:
-    """Put what is known by now into the call's step; what is not given stays."""
-    assert call.index is not None
-    journal, at = work.journal, call.index
-    step = journal.steps[at]
-    # Made by hand: every call of a tool comes here three times, and `attrs.evolve` takes four times as long.
-    # test_what_is_not_known_yet_stays_in_a_step proves that no field is forgotten.
-    updated = Step(
-        index=step.index,
-        kind=step.kind,
-        brief=step.brief,
-        tool=step.tool,
-        call_id=step.call_id,
-        input=step.input,
-        status=step.status if status is None else status,
-        skip_reason=step.skip_reason,
-        extension=step.extension,
-        from_step=step.from_step,
-        result=result,
-        output=step.output if output is None else output,
-        writes=step.writes,
-        text=step.text,
-    )
-    journal.steps = (*journal.steps[:at], updated, *journal.steps[at + 1 :])
-
-
-def close(work: Work, call: Call) -> None:
-    """In a clean-up: say that a recorded call is over, if nothing has said so yet. Never raises."""
-    if call.index is None or call.told:
-        return
-    if call.outcome is None and not call.started:  # nothing of the tool ran, so nothing can have happened
-        _update(work, call, NOT_STARTED, "failed")
-    step = work.journal.steps[call.index]
-    call.told = True
-    work.journal.emit_closing(
-        ToolFinished,
-        call_id=call.call_id,
-        tool=call.tool.name,
-        input=call.input,
-        status=step.status,
-        result=step.result or "",
-        ms=call.ms,
-        error=call.reported,
-    )
-
-
-def pause(work: Work, call: Call) -> None:
-    """Say that a recorded call is over as far as this run goes: its tool waits for an answer (T8)."""
-    _update(work, call, WAITS, "unknown")
-    call.result = WAITS
-    close(work, call)
 
 
 # --- execution ------------------------------------------------------------------------------------------------------
@@ -169,7 +68,7 @@ async def execute(work: Work, call: Call) -> None:
                 output = await (_start(work, call) if limit is None else _within(work, call, limit))
             call.performed = True
             if around:  # else it is updated below, with nothing to wait for in between
-                _update(work, call, UNPROCESSED, "executed")
+                update(work, call, UNPROCESSED, "executed")
             return output
         except Exception as error:
             raised.append((error, _from_tool_on(call.tool, error.__traceback__)))
@@ -192,7 +91,7 @@ async def execute(work: Work, call: Call) -> None:
         for known, traceback in raised:
             known.__traceback__ = traceback
     call.outcome = ToolOutcome("executed", output=output)
-    _update(work, call, UNPROCESSED, "executed", freeze(snapshot(output)))
+    update(work, call, UNPROCESSED, "executed", freeze(snapshot(output)))
     if call.tool.on_output is not None:
         await _observe_output(work, call, output)
 
@@ -254,7 +153,7 @@ def _failed(work: Work, call: Call, error: Exception) -> None:
     call.result = call.explain(call, error)
     if status == "unknown":
         call.result = f"{clip(call.result, 400)} It may have taken effect: look before doing it again."
-    _update(work, call, cap_result(work, call, call.result), status)
+    update(work, call, cap_result(work, call, call.result), status)
 
 
 async def _observe_output(work: Work, call: Call, output: Any) -> None:
@@ -292,7 +191,7 @@ async def conclude(work: Work, call: Call, prior: Sequence[Step] | None = None) 
         decision = await work.panel.decide("after_tool", question)
         call.result = decision.question.result
     call.result = cap_result(work, call, call.result)
-    _update(work, call, call.result)
+    update(work, call, call.result)
     call.told = True
     journal.emit(
         ToolFinished,

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from goliath_actors import Deny, Extension, RunAborted, Stop, Tool, ToolContext, ToolFailure, open_runtime, tool
-from goliath_actors._tools import _update
+from goliath_actors._records import update
 from goliath_actors.errors import ConfigError, GoliathExtensionError, ToolInputError
 from goliath_actors.events import Confirm, HookDecision, ToolFinished
 from goliath_actors.hooks import Ask
@@ -606,7 +606,7 @@ def test_what_is_not_known_yet_stays_in_a_step() -> None:
     step = Step(**words)
     work: Any = SimpleNamespace(journal=SimpleNamespace(steps=(step,)))
     call: Any = SimpleNamespace(index=0)
-    _update(work, call, "said", "executed", "made")
+    update(work, call, "said", "executed", "made")
     assert work.journal.steps == (attrs.evolve(step, result="said", status="executed", output="made"),)
-    _update(work, call, "said again")
+    update(work, call, "said again")
     assert work.journal.steps == (attrs.evolve(step, result="said again", status="executed", output="made"),)
