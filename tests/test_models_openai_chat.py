@@ -624,6 +624,21 @@ async def test_neither_key_nor_query_is_in_an_error_or_a_repr(status: int, caplo
         await model.aclose()
 
 
+@pytest.mark.parametrize(
+    "body", [b"data: sk-test-12345\n\n", b"<p>sk-test-12345</p>", b"data: {\ndata: sk-test-12345\n\n"]
+)
+async def test_what_is_no_json_hangs_nowhere_on_the_error(body: bytes) -> None:
+    async with provider(Script([head(200, length=len(body)) + body])) as server:
+        model = OpenAIChat("m", base_url=server.url, api_key="sk-test-12345")
+        with pytest.raises(ModelUnavailable) as caught:
+            await collect(model)
+        error: BaseException | None = caught.value
+        while error is not None:
+            assert "12345" not in f"{error!r} {vars(error)} {getattr(error, 'doc', '')}"
+            error = error.__cause__ or error.__context__
+        await model.aclose()
+
+
 async def test_a_user_and_password_in_the_address_are_sent_and_not_shown() -> None:
     async with provider(Script([], "close")) as server:
         model = OpenAIChat("m", base_url=server.url.replace("http://", "http://me:pa55word@"), api_key="")

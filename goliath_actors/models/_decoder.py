@@ -27,6 +27,7 @@ __all__ = ["Decoder", "Payload"]
 Payload = Mapping[str, object]
 
 _ID, _TOOL_CALLS = attrgetter("id"), attrgetter("tool_calls")
+_NO_JSON = object()
 
 
 class Decoder(abc.ABC):
@@ -68,14 +69,13 @@ class Decoder(abc.ABC):
         if data == "[DONE]":  # also of proxies that know one dialect better than the other
             self.ended = self.progress = True
             return []
-        try:
-            payload = read_json(data, self._read)
-        except (ValueError, RecursionError):
+        payload = self._payload(data)
+        if payload is _NO_JSON:
             if frame.cut:
                 return []  # the connection ended inside this frame: cut off, not malformed
             if frame.event == "error":
-                raise from_report(Report(data), self._scrub, partial=self.text) from None
-            raise self._unusable(f"an event of the reply is not JSON: {self._scrub(data, 100)}") from None
+                raise from_report(Report(data), self._scrub, partial=self.text)
+            raise self._unusable(f"an event of the reply is not JSON: {self._scrub(data, 100)}")
         report = Report.find(payload)
         if report is None and frame.event == "error":
             report = Report.of(payload)
@@ -83,17 +83,23 @@ class Decoder(abc.ABC):
             raise from_report(report, self._scrub, partial=self.text)
         return self._event(payload) if isinstance(payload, dict) else []
 
+    def _payload(self, text: str) -> object:
+        # What raises for it does so outside: an error of the reader's holds the whole text, and would be its context.
+        try:
+            return read_json(text, self._read)
+        except (ValueError, RecursionError):
+            return _NO_JSON
+
     def feed_whole(self, frame: Frame) -> list[ModelEvent]:
         """Return the events of a reply that came as one body; it is complete then.
 
         Raises: `ModelError` if it reports an error or is no reply.
         """
         self._seen = True
-        try:
-            payload = read_json(frame.data, self._read)
-        except (ValueError, RecursionError):
+        payload = self._payload(frame.data)
+        if payload is _NO_JSON:
             kind = "a web page" if frame.data.lstrip().startswith("<") else "something that is not JSON"
-            raise self._unusable(f"the server sent {kind} instead of a reply: {self._scrub(frame.data, 150)}") from None
+            raise self._unusable(f"the server sent {kind} instead of a reply: {self._scrub(frame.data, 150)}")
         report = Report.find(payload)
         events: list[ModelEvent] | None = None
         if report is None and isinstance(payload, dict):
