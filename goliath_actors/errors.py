@@ -68,9 +68,9 @@ class NotWaiting(ConfigError):
 
     def __str__(self) -> str:
         where = _conversation(self.conversation_id)
-        if not self.waiting:
-            return f"nothing waits for an answer in {where}"
         ids, known = (", ".join(map(repr, names)) for names in (self.call_ids, self.waiting))
+        if not self.waiting:
+            return f"nothing waits for an answer in {where}" + (f" (not {ids} either)" if ids else "")
         return f"answers are by call id, and {ids or 'none'} does not wait in {where}; these do: {known}"
 
 
