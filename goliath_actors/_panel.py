@@ -16,7 +16,7 @@ import trio
 
 from ._callables import discard
 from ._decisions import Decision, RunStopped, StreamVerdict, awaitable, validated
-from ._journal import RunJournal, bare, in_words
+from ._journal import RunJournal, bare, in_words, single
 from ._nest import Nest
 from ._pipe import pipe
 from ._roster import Hook, Roster
@@ -74,6 +74,13 @@ class _Context:
 
     def __repr__(self) -> str:
         return f"<HookContext run={self.run_id}>"
+
+
+# A nursery of a hook's own, left with an error while the run is cancelled, makes a group of both.
+def _apart(group: BaseExceptionGroup[BaseException]) -> tuple[Exception, BaseExceptionGroup[trio.Cancelled]] | None:
+    """Return an error, and the cancellation beside it, which goes on to its scope; None if the group is another."""
+    error, cancelled = single(group), group.subgroup(trio.Cancelled)
+    return (error, cancelled) if isinstance(error, Exception) and cancelled is not None else None
 
 
 @attrs.define(eq=False)
@@ -169,6 +176,17 @@ class Panel:
         except Exception as error:  # noqa: BLE001  # H4: it becomes the extension's error, or a lenient one's skip
             journal.place = None
             answer = self._failed(row, hook, bare(error))
+        except BaseExceptionGroup as group:
+            parts = _apart(group)
+            if parts is None:
+                raise
+            beside, cancelled = parts
+            journal.place = None
+            try:
+                self._failed(row, hook, beside)
+            except GoliathExtensionError as fault:
+                raise BaseExceptionGroup(group.message, [fault, cancelled]) from beside
+            raise cancelled from None
         journal.place = None
         await trio.lowlevel.checkpoint_if_cancelled()
         return answer
@@ -291,6 +309,14 @@ class Panel:
             answer = await waiting
         except Exception as error:  # noqa: BLE001  # an observer changes nothing
             journal.note(hook.extension, row, bare(error))
+        except BaseExceptionGroup as group:
+            parts = _apart(group)
+            if parts is None:
+                raise
+            beside, cancelled = parts
+            journal.note(hook.extension, row, beside)
+            journal.place = None
+            raise cancelled from None
         journal.place = None
         if answer is not None:
             self._not_asked(row, hook, answer)

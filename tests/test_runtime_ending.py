@@ -22,6 +22,7 @@ from goliath_actors.events import Answer
 from goliath_actors.testing import Gate, Journal, check_events
 
 from .loops import loop_agent
+from .native import native
 from .runtime_stage import for_ever, gated, sleepy
 
 # --- R6 to R10: causes and what the caller sees -----------------------------------------------------------------------
@@ -243,6 +244,58 @@ async def test_an_error_that_escapes_beats_the_abort_that_came_with_it() -> None
         assert caught.value is error
         assert run.outcome is not None
         assert run.outcome.status == "error"
+
+
+async def fail_beside_the_abort(error: Exception) -> None:
+    async def fails() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise error
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fails)
+        await trio.sleep_forever()
+
+
+async def test_what_a_nursery_of_a_hook_raises_beside_the_abort_is_the_extensions_error() -> None:
+    error = ValueError("broke while unwinding")
+
+    class Nursery(Extension[Any]):
+        name = "nursery"
+
+        async def after_answer(self, ctx: Any, question: Any) -> None:
+            await fail_beside_the_abort(error)
+
+    async with open_runtime(native(["hi"], extensions=[Nursery()])) as runtime:
+        run = runtime.submit("hi")
+        await wait_all_tasks_blocked()
+        run.abort()
+        with pytest.raises(GoliathExtensionError) as caught:
+            await run.wait()
+    assert (caught.value.extension, caught.value.phase) == ("nursery", "after_answer")
+    assert caught.value.__cause__ is error
+
+
+async def test_what_a_nursery_of_an_observer_raises_beside_the_abort_is_a_diagnostic() -> None:
+    error, journal = ValueError("broke while unwinding"), Journal()
+
+    class Nursery(Extension[Any]):
+        name = "nursery"
+
+        async def after_response(self, ctx: Any, question: Any) -> None:
+            await fail_beside_the_abort(error)
+
+    async with open_runtime(native(["hi"], extensions=[Nursery(), journal])) as runtime:
+        run = runtime.submit("hi")
+        await wait_all_tasks_blocked()
+        run.abort()
+        with pytest.raises(RunAborted):
+            await run.wait()
+    assert journal.heard("on_finish") == [("hi", "aborted")]
+    assert run.outcome is not None
+    assert run.outcome.error is not None
+    assert [one.error for one in run.outcome.error.goliath_diagnostics] == [error]  # type: ignore[attr-defined]
 
 
 async def test_an_error_that_an_abort_replaced_is_kept_as_the_cause() -> None:
