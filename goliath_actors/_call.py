@@ -19,7 +19,7 @@ from ._budget import ContentBudgets
 from ._callables import alone, below, call_with
 from ._client import NOBODY
 from ._frozen import FrozenDict, thaw
-from ._journal import bare, in_words
+from ._leaves import bare, in_words
 from ._text import clip
 from ._waiting import WaitingCall
 from ._work import Work

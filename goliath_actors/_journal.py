@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from ._callables import discard, hears_texts
+from ._leaves import bare, leaves
 from .events import Answer, Event, Retraction, RunFinished, RunQueued, TextDelta
 from .values import Diagnostic, Route, Step, Usage
 
@@ -287,43 +288,6 @@ class _Origin:
                 self._journal.blame(leaf, self._origin)
             if isinstance(error, BaseExceptionGroup):
                 self._journal.blame(error, self._origin)
-
-
-def leaves(error: BaseException) -> Iterable[BaseException]:
-    """Yield the errors inside a group (at any depth) that are no cancellation; a bare error is its own leaf."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from leaves(inner)
-    elif not isinstance(error, trio.Cancelled):
-        yield error
-
-
-def single(error: BaseException) -> BaseException | None:
-    """Reduce a group to its one real error; of several, prefer what ends the program, else keep a group of them.
-
-    Returns: None if nothing but cancellations is in the group; what is no group as it is.
-    """
-    if not isinstance(error, BaseExceptionGroup):
-        return error
-    real = list({id(leaf): leaf for leaf in leaves(error)}.values())
-    for leaf in real:
-        if not isinstance(leaf, Exception):
-            return leaf
-    return real[0] if len(real) == 1 else error.split(trio.Cancelled)[1]
-
-
-def bare(error: Exception) -> Exception:
-    """Return the single real error inside a group, at any depth; what is no such group as it is (R10)."""
-    real = single(error)
-    return real if isinstance(real, Exception) else error
-
-
-def in_words(error: BaseException) -> str:
-    """Return an error's text, or the name of its type where it has none, or where its `__str__` fails."""
-    try:
-        return str(error) or type(error).__name__
-    except Exception:  # noqa: BLE001  # an application's class: that it cannot speak must not hide that it was raised
-        return type(error).__name__
 
 
 class EventStream:

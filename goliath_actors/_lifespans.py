@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import trio
 
-from ._journal import in_words, single
+from ._leaves import in_words, single
 from .errors import ConfigError, RuntimeClosed
 from .hooks import Extension
 

@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from ._decisions import awaitable, validated
-from ._journal import bare
+from ._leaves import bare
 from ._roster import Hook
 from .errors import GoliathExtensionError
 from .hooks import Row

@@ -20,7 +20,7 @@ from ._agent import Agent, check_live_tools
 from ._directory import check_subagents, with_subagents
 from ._doors import Doors
 from ._engine import Engine
-from ._journal import single
+from ._leaves import single
 from ._lifespans import Passing, closing, hold_all, lifespans
 from ._numbers import check_count, check_seconds
 from ._runtime import Runtime

@@ -16,7 +16,8 @@ import trio
 
 from ._callables import discard
 from ._decisions import Decision, RunStopped, StreamVerdict, awaitable, validated
-from ._journal import RunJournal, bare, in_words, single
+from ._journal import RunJournal
+from ._leaves import bare, in_words, single
 from ._nest import Nest
 from ._pipe import pipe
 from ._roster import Hook, Roster

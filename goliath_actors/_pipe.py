@@ -11,7 +11,7 @@ import trio
 
 from ._callables import discard
 from ._decisions import StreamVerdict
-from ._journal import bare
+from ._leaves import bare
 from ._roster import Hook
 from .errors import GoliathExtensionError
 

@@ -12,7 +12,7 @@ import attrs
 
 from ._callables import discard
 from ._composition import schemas_text
-from ._journal import bare, leaves, single
+from ._leaves import bare, leaves, single
 from ._text import clip
 from .abc import TokenCounter, ToolSpec
 from .errors import ContextOverflow, ModelUnavailable, Refused, ScriptExhausted

@@ -17,7 +17,8 @@ import attrs
 import trio
 
 from ._envelope import Envelope
-from ._journal import RunJournal, single
+from ._journal import RunJournal
+from ._leaves import single
 from ._observers import ObserverLimits, tell
 from ._panel import Panel
 from ._run import Finished

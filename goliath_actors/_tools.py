@@ -20,8 +20,8 @@ from ._call import Cached, Call, confirm, context_of, gate, needs_confirmation
 from ._callables import alone, below, call_with, discard
 from ._decisions import RunStopped
 from ._frozen import freeze, thaw
-from ._journal import bare
 from ._json import snapshot
+from ._leaves import bare
 from ._provider import CounterFailed, counting
 from ._records import RESULT_CHARS, UNPROCESSED, close, provisional, record, update
 from ._text import clip, estimate, fit_content, summarise

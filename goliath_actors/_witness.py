@@ -6,7 +6,7 @@ import math
 
 import trio
 
-from ._journal import single
+from ._leaves import single
 
 __all__ = ["Held", "Witness"]
 

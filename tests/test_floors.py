@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "goliath_actors"
 # From the ground up. Rooms on one line are on one floor and do not import each other.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("_version", "_frozen", "errors"),
-    ("values", "_json", "_callables", "_numbers"),
+    ("values", "_json", "_callables", "_numbers", "_leaves"),
     ("abc", "events", "_text", "_tool_words"),
     ("_schema", "_grammar", "_client"),
     ("tools", "tokens"),

@@ -1,8 +1,6 @@
 """How a conversation is written down: JSON texts for memory, metadata and entries, the same in every store.
 
-The shapes on disk are structs of their own, so that the frozen words of the domain can grow
-without a migration: unknown fields are ignored, missing ones get their default, defaults are not written. A step's raw
-`output` has no place in them: it lives only as long as its run.
+Uses _shapes, which says what stands in them. A step's raw `output` has no place there: it lives as long as its run.
 """
 
 from __future__ import annotations
@@ -10,14 +8,25 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from goliath_actors._frozen import ATOMS
 from goliath_actors.abc import UNSET, Change, Entry, Record, Unset
 from goliath_actors.errors import ConfigError, StoreError
-from goliath_actors.values import Exchange, Memory, Message, Step, ToolCall
+from goliath_actors.values import Exchange, Memory, ToolCall
+
+from ._shapes import (
+    WireEntry,
+    WireMemory,
+    finite,
+    plain_input,
+    read_memory,
+    read_message,
+    wire_memory,
+    wire_message,
+)
 
 __all__ = [
     "EncodedChange",
@@ -31,7 +40,6 @@ __all__ = [
     "encode_input",
     "encode_mapping",
     "encode_parts",
-    "finite",
     "idempotency_marks",
     "is_plain",
     "reencode_visibility",
@@ -42,61 +50,6 @@ T = TypeVar("T")
 
 class Unreadable(Exception):
     """What is stored is not what this module writes. The text says what is wrong, not what was stored."""
-
-
-# Any in these structs: JSON data of the application's or of a model.
-class _Call(msgspec.Struct, omit_defaults=True, gc=False):
-    id: str
-    name: str
-    arguments: str = "{}"
-    input: dict[str, Any] | None = None
-
-
-class _Message(msgspec.Struct, omit_defaults=True, gc=False):
-    role: Literal["system", "user", "assistant", "tool"]
-    text: str = ""
-    tool_calls: tuple[_Call, ...] = ()
-    tool_call_id: str | None = None
-    name: str | None = None
-
-
-class _Step(msgspec.Struct, omit_defaults=True, gc=False):
-    index: int
-    kind: Literal["tool", "answer"]
-    brief: str = ""
-    tool: str | None = None
-    call_id: str | None = None
-    input: dict[str, Any] | None = None
-    status: Literal["executed", "cached", "skipped", "failed", "unknown"] = "executed"
-    skip_reason: Literal["policy", "confirmation", "missing", "batch"] | None = None
-    extension: str | None = None
-    from_step: int | None = None
-    result: str | None = None
-    writes: bool = False
-    text: str | None = None
-
-
-class _Exchange(msgspec.Struct, omit_defaults=True, gc=False):
-    ask: str
-    answer: str
-    at: float
-    best_effort: bool = False
-    steps: tuple[_Step, ...] = ()
-
-
-class _Memory(msgspec.Struct, omit_defaults=True, gc=False):
-    summary: str = ""
-    recent: tuple[_Exchange, ...] = ()
-
-
-class _Entry(msgspec.Struct, omit_defaults=True, gc=False):
-    # The id is the store's key for the entry and is kept beside this text, not in it.
-    at: float
-    role: Literal["user", "assistant", "tool", "summary"]
-    message: _Message
-    transcript_visible: bool = True
-    context_visible: bool = True
-    private: dict[str, Any] = {}
 
 
 def _simple(value: object) -> object:
@@ -113,8 +66,8 @@ def _simple(value: object) -> object:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_simple)
-_memory_decoder = msgspec.json.Decoder(_Memory)
-_entry_decoder = msgspec.json.Decoder(_Entry)
+_memory_decoder = msgspec.json.Decoder(WireMemory)
+_entry_decoder = msgspec.json.Decoder(WireEntry)
 _mapping_decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -167,7 +120,7 @@ def encode_parts(change: Change) -> tuple[Part, Part, Part]:
     memory: Part = UNSET
     if not isinstance(change.memory, Unset):
         empty = not change.memory.summary and not change.memory.recent
-        memory = None if empty else _encode(_wire_memory(change.memory), "memory")
+        memory = None if empty else _encode(wire_memory(change.memory), "memory")
     metadata: Part = UNSET
     if not isinstance(change.metadata, Unset):
         metadata = encode_mapping(change.metadata, "metadata") if change.metadata else None
@@ -193,7 +146,7 @@ def decode_record(
     Raises: `Unreadable`.
     """
     if plain_memory is None:
-        plain_memory = _NO_MEMORY if memory is None else _memory(_decode(_memory_decoder, _Memory, memory, "memory"))
+        plain_memory = _NO_MEMORY if memory is None else _read_memory(memory)
     return Record(
         version,
         plain_memory,
@@ -204,14 +157,18 @@ def decode_record(
     )
 
 
+def _read_memory(text: bytes) -> Memory:
+    return read_memory(_decode(_memory_decoder, WireMemory, text, "memory"))
+
+
 def decode_entry(id: str, body: bytes) -> Entry:
     """Return the entry `id` made of its stored text.
 
     Raises: `Unreadable`.
     """
-    wire = _decode(_entry_decoder, _Entry, body, "entry")
+    wire = _decode(_entry_decoder, WireEntry, body, "entry")
     return Entry(
-        id, wire.at, wire.role, _message(wire.message), wire.transcript_visible, wire.context_visible, wire.private
+        id, wire.at, wire.role, read_message(wire.message), wire.transcript_visible, wire.context_visible, wire.private
     )
 
 
@@ -220,7 +177,7 @@ def reencode_visibility(body: bytes, visible: tuple[bool, bool]) -> bytes:
 
     Raises: `Unreadable`.
     """
-    wire = _decode(_entry_decoder, _Entry, body, "entry")
+    wire = _decode(_entry_decoder, WireEntry, body, "entry")
     wire.transcript_visible, wire.context_visible = visible
     return _encode(wire, "entry")
 
@@ -249,7 +206,7 @@ def encode_input(input: Mapping[str, Any], what: str) -> bytes:
 
     Raises: `StoreError` if it cannot be written.
     """
-    return _encode(_plain(input), what)
+    return _encode(plain_input(input), what)
 
 
 def _hold_json(mapping: Mapping[str, Any], what: str) -> None:
@@ -343,10 +300,10 @@ def encode_entry(entry: Entry) -> EncodedEntry:
     what = f"entry {entry.id!r}"
     private = dict(entry.private)
     key = private.get("idempotency_key")
-    wire = _Entry(
+    wire = WireEntry(
         finite(entry.at, what),
         entry.role,
-        _wire_message(entry.message),
+        wire_message(entry.message),
         entry.transcript_visible,
         entry.context_visible,
         private,
@@ -391,95 +348,3 @@ def _decode(decoder: msgspec.json.Decoder[T], type_: type[Any], text: bytes, wha
         except (ValueError, RecursionError):
             raise Unreadable(f"{what}: {error}") from error
         return value
-
-
-def finite(at: float, what: str) -> float:
-    """Return a time of `what`.
-
-    Raises: `StoreError` if it is none.
-    """
-    try:
-        known = math.isfinite(at)
-    except (TypeError, OverflowError) as error:  # no number, or one that no float holds
-        raise StoreError(f"the {what} cannot be stored: its time is no number of seconds ({error})") from error
-    if not known:
-        raise StoreError(f"the {what} cannot be stored: its time is {at}; use seconds since the epoch")
-    return at
-
-
-def _wire_memory(memory: Memory) -> _Memory:
-    return _Memory(memory.summary, tuple([_wire_exchange(exchange) for exchange in memory.recent]))
-
-
-def _wire_exchange(exchange: Exchange) -> _Exchange:
-    return _Exchange(
-        exchange.ask,
-        exchange.answer,
-        finite(exchange.at, "memory"),
-        exchange.best_effort,
-        tuple([_wire_step(step) for step in exchange.steps]),
-    )
-
-
-def _wire_step(step: Step) -> _Step:
-    return _Step(
-        step.index,
-        step.kind,
-        step.brief,
-        step.tool,
-        step.call_id,
-        _plain(step.input),
-        step.status,
-        step.skip_reason,
-        step.extension,
-        step.from_step,
-        step.result,
-        step.writes,
-        step.text,
-    )
-
-
-def _wire_message(message: Message) -> _Message:
-    calls = tuple([_Call(call.id, call.name, call.arguments, _plain(call.input)) for call in message.tool_calls])
-    return _Message(message.role, message.text, calls, message.tool_call_id, message.name)
-
-
-def _plain(input: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if input is None:
-        return None
-    if not isinstance(input, Mapping):
-        raise StoreError(f"the input of a call cannot be stored: it is no mapping, but a {type(input).__name__}")
-    return dict(input)
-
-
-def _memory(wire: _Memory) -> Memory:
-    exchanges = tuple([_exchange(exchange) for exchange in wire.recent])
-    return Memory(wire.summary, exchanges)
-
-
-def _exchange(wire: _Exchange) -> Exchange:
-    steps = tuple([_step(step) for step in wire.steps])
-    return Exchange(wire.ask, wire.answer, wire.at, wire.best_effort, steps)
-
-
-def _step(wire: _Step) -> Step:
-    return Step(
-        index=wire.index,
-        kind=wire.kind,
-        brief=wire.brief,
-        tool=wire.tool,
-        call_id=wire.call_id,
-        input=wire.input,
-        status=wire.status,
-        skip_reason=wire.skip_reason,
-        extension=wire.extension,
-        from_step=wire.from_step,
-        result=wire.result,
-        writes=wire.writes,
-        text=wire.text,
-    )
-
-
-def _message(wire: _Message) -> Message:
-    calls = tuple([ToolCall(call.id, call.name, call.arguments, call.input) for call in wire.tool_calls])
-    return Message(wire.role, wire.text, calls, wire.tool_call_id, wire.name)
