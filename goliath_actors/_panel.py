@@ -148,7 +148,7 @@ class Panel:
                 self._tell(hook.extension, row, answer)
                 return Decision(current, answer, hook.extension, tuple(asks), tuple(patches))
             if spec.composition is Composition.FIRST:
-                if spec.beats is not None and isinstance(answer, spec.beats):
+                if spec.beats is None or isinstance(answer, spec.beats):  # nothing that is still to come could beat it
                     return Decision(current, answer, hook.extension)
                 first = first or (answer, hook.extension)
             elif isinstance(answer, Ask):

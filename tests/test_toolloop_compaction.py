@@ -152,6 +152,17 @@ async def test_an_extension_may_give_the_summary_and_no_model_is_asked() -> None
     assert len(compactor.questions) == 1
 
 
+@pytest.mark.parametrize("answer", ["by hand", Decline()])
+async def test_e_075_who_comes_behind_a_decision_is_not_asked(answer: Any) -> None:
+    silent, decider, late = Compactor(None), Compactor(answer), Compactor("late")
+    silent.name, late.name = "silent", "late"
+    agent = small(["done"], extensions=[silent, decider, late])
+    async with open_runtime(agent, store=await stored(9)) as runtime:
+        await runtime.run("now?")
+    assert (len(silent.questions), len(decider.questions), len(late.questions)) == (1, 1, 0)
+    assert ("by hand" in requests(agent)[0].text) == (answer == "by hand")
+
+
 async def test_a_range_that_is_too_long_for_one_prompt_is_summarised_piece_by_piece() -> None:
     store = await stored(40)
     agent = small(["first", "second", "third", "done"])
