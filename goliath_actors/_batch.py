@@ -19,7 +19,7 @@ from ._composition import NOT_EXECUTED
 from ._frozen import thaw
 from ._json import canonical
 from ._provider import describe
-from ._reading import UNREAD, explained, fail, read_call, resumed_call
+from ._reading import UNREAD, dismissed_call, explained, fail, read_call, resumed_call
 from ._records import UNFINISHED, UNFINISHED_WRITE, UNPROCESSED, close, pause, record
 from ._tools import cap_result, conclude, execute
 from ._waiting import WaitingCall
@@ -202,6 +202,12 @@ class Round:
         """The calls that wait, in call order."""
         return [call.waiting for call in self.calls if call.waiting is not None]
 
+    @classmethod
+    def dismissing(cls, work: Work, waiting: Sequence[WaitingCall]) -> Round:
+        """Take calls that are to wait no longer, of this run or an earlier one."""
+        made = [ToolCall(one.call_id, one.tool, input=one.input) for one in waiting]
+        return cls(work, tuple(made), [dismissed_call(work, one) for one in waiting])
+
     async def dismissed(self, text: str) -> dict[str, str]:
         """Ask `after_tool` about calls that are to wait no longer, and return what the model is told, by call id.
 
@@ -209,14 +215,11 @@ class Round:
 
         Raises: `GoliathExtensionError`.
         """
-        work, steps, texts = self.work, self.work.journal.steps, {}
+        work, texts = self.work, {}
         for call in self.calls if work.panel.hears("after_tool") else ():
-            if call.waiting is None:
-                continue
-            outcome = ToolOutcome("skipped", reason="confirmation") if call.outcome is None else call.outcome
-            if call.index is not None:
-                outcome = ToolOutcome(steps[call.index].status, reason=steps[call.index].skip_reason)
-            question = AfterTool(call.call_id, call.tool.descriptor, call.input, text, outcome, steps[: call.index])
+            assert call.outcome is not None
+            before = tuple(step for step in work.journal.steps if step.call_id != call.call_id)
+            question = AfterTool(call.call_id, call.tool.descriptor, call.input, text, call.outcome, before)
             decision = await work.panel.decide("after_tool", question)
             texts[call.call_id] = cap_result(work, call, decision.question.result)
         return texts

@@ -42,6 +42,9 @@ from .values import Message, Plan, Responded, Step, ToolCall
 __all__ = ["NativeRun"]
 
 NEW_MESSAGE = "Not done: instead of an answer there came a new message."
+# Of a call that was answered, in a run that an extension answered before it was taken up.
+ANSWERED_REASON = "an extension answered before it was taken up"
+ANSWERED = f"Not done: {ANSWERED_REASON}."
 COMPLETED = "Not done: the run was completed without waiting for it."
 OUT_OF_STEPS = "I could not finish this within the steps that one run may take."
 
@@ -76,8 +79,12 @@ class NativeRun:
         if work.rewrite is not None:
             await self._regenerate()
         elif work.entry != "resume" or responded is not None:
-            for refused in await self.transcript.refuse_waiting(NEW_MESSAGE):
-                work.journal.emit(Confirm, tool=refused.tool, approved=False, reason=NEW_MESSAGE_REASON)
+            answered = work.entry == "resume"
+            refused = self.transcript.waiting
+            await self._dismiss(refused, ANSWERED if answered else NEW_MESSAGE)
+            for call in refused:
+                reason = ANSWERED_REASON if answered else NEW_MESSAGE_REASON
+                work.journal.emit(Confirm, tool=call.tool, approved=False, reason=reason)
         if work.entry != "resume" and work.rewrite is None:
             await self._store(Message("user", work.ask))
         if responded is not None:
@@ -226,9 +233,9 @@ class NativeRun:
         way = await self._way(plan, text, calls, self.thinker.last)
         if isinstance(way, Complete):
             if waits:
-                texts = await tools.dismissed(COMPLETED)
-                await transcript.wait(waiting)
-                await transcript.refuse_waiting(COMPLETED, texts)
+                new = {call.call_id for call in waiting}
+                known = [call for call in transcript.waiting if call.call_id not in new]
+                await self._dismiss((*known, *waiting), COMPLETED)
             return await self._complete(text)
         if waits:
             return await self._wait(text, waiting)
@@ -236,6 +243,12 @@ class NativeRun:
             return await self._out_of_steps(text)
         await self._follow(way)
         return None
+
+    async def _dismiss(self, waiting: Sequence[WaitingCall], text: str) -> None:
+        """Let calls wait no longer: what is told of them passes `after_tool` and `before_append` like any result."""
+        if waiting:
+            texts = await Round.dismissing(self.work, waiting).dismissed(text)
+            await self.transcript.refuse(waiting, text, texts)
 
     async def _wait(self, text: str, waiting: Sequence[WaitingCall]) -> Ending:
         """End the episode with calls that wait; a later one takes them up."""

@@ -22,7 +22,7 @@ from .events import Confirm
 from .tools import CheckedInput, Confirmed, Tool, ToolOutcome
 from .values import ToolCall
 
-__all__ = ["UNREAD", "explained", "fail", "read_call", "resumed_call"]
+__all__ = ["UNREAD", "dismissed_call", "explained", "fail", "read_call", "resumed_call"]
 
 UNREAD = CheckedInput(FrozenDict(), {})  # of a call whose arguments could not be read, or were not
 
@@ -103,6 +103,15 @@ def resumed_call(work: Work, one: WaitingCall, answer: Any) -> Call:
         call.answers = (*one.answers, answer)
     else:
         _approve(work, call, answer)
+    return call
+
+
+def dismissed_call(work: Work, one: WaitingCall) -> Call:
+    """Make of a call that is to wait no longer one that is over: a tool that asks a question has begun."""
+    tool = work.tools.get(one.tool) or _no_tool(one.tool)
+    call = _call(work, ToolCall(one.call_id, one.tool), tool, CheckedInput(freeze(one.input), {}))
+    asks = one.kind == "question"
+    call.outcome = ToolOutcome("unknown") if asks else ToolOutcome("skipped", reason="confirmation")
     return call
 
 

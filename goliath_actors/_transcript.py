@@ -236,25 +236,21 @@ class Transcript:
         with self._memory:
             await commit(self.work, take)
 
-    async def refuse_waiting(self, text: str, texts: Mapping[str, str] | None = None) -> list[WaitingCall]:
-        """Give every waiting call a result that says why it waits no more, and return them.
+    async def refuse(self, calls: Sequence[WaitingCall], text: str, texts: Mapping[str, str]) -> None:
+        """Give calls that wait, or were about to, a result that says why they do not, in one commit.
 
         Arguments: `texts`, by call id, in place of `text` for some of them.
 
-        Raises: what the store raised, with origin `memory`.
+        Raises: `GoliathExtensionError`, and then they wait as before; what the store raised, with origin `memory`.
 
         Cancellation: as `append`.
         """
-        refused = self.waiting
+        drafts = []
+        for call in calls:
+            made = self.history.open[call.call_id]
+            drafts.append(await self.asked(result_of(made, texts.get(call.call_id, text), {"status": "skipped"})))
         self.waits = _NONE
-        texts = texts or {}
-        if refused:
-            drafts = [
-                result_of(self.history.open[call.call_id], texts.get(call.call_id, text), {"status": "skipped"})
-                for call in refused
-            ]
-            await self.append(drafts)
-        return refused
+        await self.append(drafts)
 
     async def answer(self, draft: Draft) -> None:
         """Store the answer, which is out already: shielded, for `finish_timeout` or 10 seconds (C10).

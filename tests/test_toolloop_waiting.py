@@ -12,9 +12,9 @@ from trio.testing import MockClock
 
 from goliath_actors import Agent, Extension, RunAborted, Tool, ToolContext, open_runtime, tool
 from goliath_actors.abc import Change, Entry, Record
-from goliath_actors.errors import ConfigError, GoliathExtensionError, StoreConflict
+from goliath_actors.errors import ConfigError, GoliathExtensionError, NotWaiting, StoreConflict
 from goliath_actors.events import Confirm, RunWaiting
-from goliath_actors.hooks import Complete, Continue
+from goliath_actors.hooks import Complete, Continue, Respond
 from goliath_actors.stores import InMemoryStore, SqliteStore
 from goliath_actors.testing import FailingStore, Gate, Journal, check_events, tool_calls
 from goliath_actors.tools import Confirmed, Suspend
@@ -278,6 +278,91 @@ async def test_a_result_of_a_call_that_waits_no_longer_passes_after_tool() -> No
     entries = await history(store, agent)
     closed_in_any_order(entries)
     assert [entry.message.text for entry in entries[2:]] == ["[send]", "[ask_user]"]
+
+
+class Stored(Extension[Any]):
+    """Words every result that is about to be stored anew."""
+
+    name = "stored"
+
+    def before_append(self, ctx: Any, question: Any) -> Any:
+        if question.message.role != "tool":
+            return None
+        return attrs.evolve(question.message, text=f"{question.message.text} (seen)")
+
+
+@pytest.mark.parametrize("how", ["message", "respond", "complete"])
+async def test_p_070_however_a_call_ceases_to_wait_its_result_passes_both_hooks(how: str) -> None:
+    class Ends(Extension[Any]):
+        name = "ends"
+
+        def before_run(self, ctx: Any, question: Any) -> Respond | None:
+            return Respond("not now") if how == "respond" and question.entry == "resume" else None
+
+        def after_step(self, ctx: Any, question: Any) -> Complete | None:
+            return Complete() if how == "complete" and ctx.state.get("asked") else None
+
+        def before_append(self, ctx: Any, question: Any) -> None:
+            ctx.state["asked"] = question.message.role == "tool"
+
+    store, wording = InMemoryStore(), Wording()
+    script = [tool_calls(("send", {"text": "a"}), ("ask_user", {"topic": "b"}), text="enough"), "done"]
+    extensions = [Ends(), wording, Stored()]
+    agent = native(script, tools=[sender([]), asker([])], extensions=extensions, **WAIT_FOR_APPROVAL)
+    async with open_runtime(agent, store=store) as runtime:
+        first = await runtime.run("go")
+        assert wording.heard == []
+        if how == "message":
+            result = await runtime.run("never mind")
+        else:
+            answers = {first.waiting[1].call_id: "yes"}
+            result = await runtime.conversation().resume(answers)
+        check_events(result.trace)
+    async with open_runtime(native([], tools=[sender([]), asker([])]), store=store) as runtime:
+        with pytest.raises(NotWaiting):
+            await runtime.conversation().resume({first.waiting[0].call_id: True})
+    # The one that was answered is executed before the run can be completed.
+    second = ("ask_user", "executed") if how == "complete" else ("ask_user", "unknown")
+    assert sorted(heard[:2] for heard in wording.heard) == [second, ("send", "skipped")]
+    entries = await history(store, agent)
+    closed_in_any_order(entries)
+    results = sorted(entry.message.text for entry in entries if entry.role == "tool")
+    assert results == ["[ask_user] (seen)", "[send] (seen)"]
+    reasons = [event.reason for event in result.trace if isinstance(event, Confirm)]
+    said = {
+        "message": "a new message came instead of an answer",
+        "respond": "an extension answered before it was taken up",
+    }
+    assert reasons == ([said[how]] * 2 if how in said else [])
+
+
+@pytest.mark.parametrize("row", ["after_tool", "before_append"])
+async def test_a_hook_that_fails_on_a_refusal_lets_the_calls_wait_on(row: str) -> None:
+    broken = [False]
+
+    class Fails(Extension[Any]):
+        name = "fails"
+
+    def fails(ctx: Any, question: Any) -> None:
+        if broken[0]:
+            raise LookupError("no words")
+
+    extension = Fails()
+    vars(extension)[row] = fails
+    agent = native(
+        [tool_calls(("send", {"text": "a"})), "done"],
+        tools=[sender([])],
+        extensions=[extension],
+        **WAIT_FOR_APPROVAL,
+    )
+    async with open_runtime(agent) as runtime:
+        first = await runtime.run("go")
+        broken[0] = True
+        with pytest.raises(GoliathExtensionError) as caught:
+            await runtime.run("never mind")
+        assert caught.value.phase == row
+        broken[0] = False
+        assert (await runtime.conversation().resume({first.waiting[0].call_id: True})).text == "done"
 
 
 async def test_a_hook_that_fails_on_a_call_that_waits_no_longer_leaves_the_history_whole() -> None:
