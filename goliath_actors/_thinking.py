@@ -175,6 +175,7 @@ class Thinker:
         known = self.transcript.history.messages()
         history, behind = known.messages, self.work.messages
         if self.work.panel.hears("resolve_context"):
+            self.work.journal.enter("resolve_context")
             question = _Resolving(None, history, step_thread(self.transcript), bool(self.work.messages))
             made: list[_Resolving] = [question]
 

@@ -7,8 +7,9 @@ from typing import Any
 import attrs
 import pytest
 import trio
+from trio.testing import MockClock
 
-from goliath_actors import Extension, Respond, Retry, Stop, ToolLoop, open_runtime, tool
+from goliath_actors import Extension, Respond, Retry, RunAborted, Stop, ToolLoop, open_runtime, tool
 from goliath_actors.abc import ModelText
 from goliath_actors.errors import GoliathExtensionError
 from goliath_actors.events import HookDecision
@@ -112,6 +113,18 @@ async def test_a_context_is_composed_once_a_step_and_never_stored() -> None:
     assert len(await history(store, agent)) == 4
     # A result without its call is none, and a request of instructions alone is none either.
     assert [(one.role, one.text) for one in requests(agent)[1].messages][1:] == [("user", "Go on.")]
+
+
+async def test_a_run_that_is_ended_while_its_context_is_composed_says_so(autojump_clock: MockClock) -> None:
+    async def compose(question: Any, call_next: Any) -> Any:
+        if len(question.history) > 1:
+            await trio.sleep(60)
+        return await call_next()
+
+    agent = native([tool_calls(("look", {"text": "a"}))], tools=[look], extensions=[Resolver("r", compose)])
+    ending = await end(agent, timeout=5)
+    assert isinstance(ending.error, RunAborted)
+    assert ending.error.phase == "resolve_context"
 
 
 @pytest.mark.parametrize("through", [True, False])
