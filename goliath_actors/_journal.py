@@ -202,10 +202,11 @@ class RunJournal:
             self._blame += ((error, origin),)
 
     def blame_fatal(self, error: BaseException, origin: str) -> None:
-        """Of what leaves a piece of code, blame what ends the program on `origin`, or on the callback that it came up
-        in (R12)."""
+        """Of what leaves a piece of code, blame on `origin`, or on the callback that it came up in, what nobody outside
+        will judge: what ends the program (R12), and an error in a group with a cancellation."""
+        judged = Exception if isinstance(error, Exception) else ()
         for leaf in leaves(error):
-            if not isinstance(leaf, (Exception, GeneratorExit)):  # closing a generator ends no program
+            if not isinstance(leaf, (judged, GeneratorExit)):  # closing a generator ends no program
                 self.blame(leaf, self.place or origin)
 
     def origin(self, origin: str) -> _Origin:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import trio
 
-__all__ = ["bare", "in_words", "leaves", "single"]
+__all__ = ["apart", "bare", "in_words", "leaves", "single"]
 
 
 def leaves(error: BaseException) -> Iterable[BaseException]:
@@ -30,6 +30,16 @@ def single(error: BaseException) -> BaseException | None:
         if not isinstance(leaf, Exception):
             return leaf
     return real[0] if len(real) == 1 else error.split(trio.Cancelled)[1]
+
+
+def apart(group: BaseExceptionGroup[BaseException]) -> tuple[Exception, BaseExceptionGroup[trio.Cancelled]] | None:
+    """Return the error in a group and the cancellation beside it, which goes on to its scope; None of any other group.
+
+    A nursery of a hook's own, left with an error while the run is cancelled, makes a group of both, and that is no
+    `Exception`.
+    """
+    error, cancelled = single(group), group.subgroup(trio.Cancelled)
+    return (error, cancelled) if isinstance(error, Exception) and cancelled is not None else None
 
 
 def bare(error: Exception) -> Exception:

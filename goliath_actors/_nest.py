@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from ._decisions import awaitable, validated
-from ._leaves import bare
+from ._leaves import apart, bare, leaves
 from ._roster import Hook
 from .errors import GoliathExtensionError
 from .hooks import Row
@@ -73,6 +73,9 @@ class Nest(Generic[T]):
             except Exception as error:
                 passed.append(error)
                 raise
+            except BaseExceptionGroup as group:
+                passed.extend(leaves(group))
+                raise
             return result
 
         out_of_group: Exception | None = None
@@ -91,6 +94,14 @@ class Nest(Generic[T]):
             if all(only is not known for known in passed):
                 raise self.fault(hook, only) from only
             out_of_group = only
+        except BaseExceptionGroup as group:
+            parts = apart(group)
+            if parts is None or any(parts[0] is known for known in passed):
+                raise
+            beside, cancelled = parts
+            fault = self.fault(hook, beside)
+            fault.__cause__ = beside
+            raise BaseExceptionGroup(group.message, [fault, cancelled]) from None
         finally:
             over = True
         if out_of_group is not None:

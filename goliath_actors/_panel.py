@@ -17,7 +17,7 @@ import trio
 from ._callables import discard
 from ._decisions import Decision, RunStopped, StreamVerdict, awaitable, validated
 from ._journal import RunJournal
-from ._leaves import bare, in_words, single
+from ._leaves import apart, bare, in_words
 from ._nest import Nest
 from ._pipe import pipe
 from ._roster import Hook, Roster
@@ -75,13 +75,6 @@ class _Context:
 
     def __repr__(self) -> str:
         return f"<HookContext run={self.run_id}>"
-
-
-# A nursery of a hook's own, left with an error while the run is cancelled, makes a group of both.
-def _apart(group: BaseExceptionGroup[BaseException]) -> tuple[Exception, BaseExceptionGroup[trio.Cancelled]] | None:
-    """Return an error, and the cancellation beside it, which goes on to its scope; None if the group is another."""
-    error, cancelled = single(group), group.subgroup(trio.Cancelled)
-    return (error, cancelled) if isinstance(error, Exception) and cancelled is not None else None
 
 
 @attrs.define(eq=False)
@@ -178,7 +171,7 @@ class Panel:
             journal.place = None
             answer = self._failed(row, hook, bare(error))
         except BaseExceptionGroup as group:
-            parts = _apart(group)
+            parts = apart(group)
             if parts is None:
                 raise
             beside, cancelled = parts
@@ -311,7 +304,7 @@ class Panel:
         except Exception as error:  # noqa: BLE001  # an observer changes nothing
             journal.note(hook.extension, row, bare(error))
         except BaseExceptionGroup as group:
-            parts = _apart(group)
+            parts = apart(group)
             if parts is None:
                 raise
             beside, cancelled = parts

@@ -11,7 +11,7 @@ import trio
 
 from ._callables import discard
 from ._decisions import StreamVerdict
-from ._leaves import bare
+from ._leaves import apart, bare, leaves
 from ._roster import Hook
 from .errors import GoliathExtensionError
 
@@ -75,6 +75,14 @@ async def _guarded(
         if all(only is not known for known in passed):
             raise fault(hook, only) from only
         out_of_group = only
+    except BaseExceptionGroup as group:
+        parts = apart(group)
+        if parts is None or any(parts[0] is known for known in passed):
+            raise
+        beside, cancelled = parts
+        instead = fault(hook, beside)
+        instead.__cause__ = beside
+        raise BaseExceptionGroup(group.message, [instead, cancelled]) from None
     if out_of_group is not None:
         raise out_of_group
 
@@ -109,6 +117,10 @@ class _LettingThrough:
         except Exception as error:
             self._stream = None
             self._passed.append(error)
+            raise
+        except BaseExceptionGroup as group:
+            self._stream = None
+            self._passed.extend(leaves(group))
             raise
 
     async def aclose(self) -> None:

@@ -11,7 +11,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from goliath_actors import Extension, RunAborted, open_runtime
+from goliath_actors import Extension, RunAborted, open_runtime, tool
 from goliath_actors._work import Work
 from goliath_actors.errors import (
     ConfigError,
@@ -19,7 +19,7 @@ from goliath_actors.errors import (
     ObserverTimeout,
 )
 from goliath_actors.events import Answer
-from goliath_actors.testing import Gate, Journal, check_events
+from goliath_actors.testing import Gate, Journal, check_events, tool_calls
 
 from .loops import loop_agent
 from .native import native
@@ -258,23 +258,74 @@ async def fail_beside_the_abort(error: Exception) -> None:
         await trio.sleep_forever()
 
 
-async def test_what_a_nursery_of_a_hook_raises_beside_the_abort_is_the_extensions_error() -> None:
+@pytest.mark.parametrize("row", ["after_answer", "around_model", "around_tool", "transform_stream"])
+async def test_what_a_nursery_of_a_hook_raises_beside_the_abort_is_the_extensions_error(row: str) -> None:
     error = ValueError("broke while unwinding")
 
-    class Nursery(Extension[Any]):
-        name = "nursery"
+    async def ask(self: Any, ctx: Any, question: Any, *call_next: Any) -> None:
+        await fail_beside_the_abort(error)
 
-        async def after_answer(self, ctx: Any, question: Any) -> None:
-            await fail_beside_the_abort(error)
+    async def transform(self: Any, ctx: Any, stream: Any, control: Any) -> Any:
+        await fail_beside_the_abort(error)
+        async for event in stream:
+            yield event
 
-    async with open_runtime(native(["hi"], extensions=[Nursery()])) as runtime:
+    async def let_through(self: Any, ctx: Any, question: Any, call_next: Any) -> Any:
+        async with trio.open_nursery() as nursery:  # its own group is one more around what passes it
+            nursery.start_soon(trio.lowlevel.checkpoint)
+            return await call_next()
+
+    hook = transform if row == "transform_stream" else ask
+    nursery = type("Nursery", (Extension,), {"name": "nursery", row: hook})()
+    outside = type("Outside", (Extension,), {"name": "outside", row: let_through})()
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        raise AssertionError("unreachable: the hook around it never calls it")
+
+    agent = native(
+        [tool_calls(("look", {})), "hi"] if row == "around_tool" else ["hi"],
+        tools=[look],
+        extensions=[outside, nursery] if row.startswith("around") else [nursery],
+    )
+    async with open_runtime(agent) as runtime:
         run = runtime.submit("hi")
         await wait_all_tasks_blocked()
         run.abort()
         with pytest.raises(GoliathExtensionError) as caught:
             await run.wait()
-    assert (caught.value.extension, caught.value.phase) == ("nursery", "after_answer")
+    assert (caught.value.extension, caught.value.phase) == ("nursery", row)
     assert caught.value.__cause__ is error
+    assert run.outcome is not None
+    assert run.outcome.origin == "extension"
+
+
+async def test_what_a_tools_nursery_raises_beside_the_abort_passes_the_hooks_around_it_as_the_tools() -> None:
+    error = ValueError("broke while unwinding")
+
+    class Around(Extension[Any]):
+        name = "around"
+
+        async def around_tool(self, ctx: Any, question: Any, call_next: Any) -> Any:
+            return await call_next()
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        await fail_beside_the_abort(error)
+        return "unreachable"
+
+    agent = native([tool_calls(("look", {})), "hi"], tools=[look], extensions=[Around()])
+    async with open_runtime(agent) as runtime:
+        run = runtime.submit("hi")
+        await wait_all_tasks_blocked()
+        run.abort()
+        with pytest.raises(ValueError, match="unwinding") as caught:
+            await run.wait()
+    assert caught.value is error
+    assert run.outcome is not None
+    assert run.outcome.origin == "tool"
 
 
 async def test_what_a_nursery_of_an_observer_raises_beside_the_abort_is_a_diagnostic() -> None:
