@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import trio
 
-__all__ = ["apart", "bare", "in_words", "leaves", "single"]
+__all__ = ["apart", "bare", "in_words", "leaves", "of_its_own", "single"]
 
 
 def leaves(error: BaseException) -> Iterable[BaseException]:
@@ -40,6 +40,20 @@ def apart(group: BaseExceptionGroup[BaseException]) -> tuple[Exception, BaseExce
     """
     error, cancelled = single(group), group.subgroup(trio.Cancelled)
     return (error, cancelled) if isinstance(error, Exception) and cancelled is not None else None
+
+
+def of_its_own(
+    group: BaseExceptionGroup[BaseException], passed: Sequence[BaseException], fault: Callable[[Exception], Exception]
+) -> BaseExceptionGroup[BaseException] | None:
+    """Return a group as `apart` takes it to pieces, with what `fault` makes of its error in the error's place; None for
+    any other group, and where the error is one of `passed`, which came through from inside."""
+    parts = apart(group)
+    if parts is None or any(parts[0] is known for known in passed):
+        return None
+    error, cancelled = parts
+    instead = fault(error)
+    instead.__cause__ = error
+    return BaseExceptionGroup(group.message, [instead, cancelled])
 
 
 def bare(error: Exception) -> Exception:

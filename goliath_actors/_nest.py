@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import attrs
 import trio
 
 from ._decisions import awaitable, validated
-from ._leaves import apart, bare, leaves
+from ._leaves import bare, leaves, of_its_own
 from ._roster import Hook
 from .errors import GoliathExtensionError
 from .hooks import Row
@@ -95,13 +96,10 @@ class Nest(Generic[T]):
                 raise self.fault(hook, only) from only
             out_of_group = only
         except BaseExceptionGroup as group:
-            parts = apart(group)
-            if parts is None or any(parts[0] is known for known in passed):
+            own = of_its_own(group, passed, partial(self.fault, hook))
+            if own is None:
                 raise
-            beside, cancelled = parts
-            fault = self.fault(hook, beside)
-            fault.__cause__ = beside
-            raise BaseExceptionGroup(group.message, [fault, cancelled]) from None
+            raise own from None
         finally:
             over = True
         if out_of_group is not None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import AbstractContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import trio
 
 from ._callables import discard
 from ._decisions import StreamVerdict
-from ._leaves import apart, bare, leaves
+from ._leaves import bare, leaves, of_its_own
 from ._roster import Hook
 from .errors import GoliathExtensionError
 
@@ -76,13 +77,10 @@ async def _guarded(
             raise fault(hook, only) from only
         out_of_group = only
     except BaseExceptionGroup as group:
-        parts = apart(group)
-        if parts is None or any(parts[0] is known for known in passed):
+        own = of_its_own(group, passed, partial(fault, hook))
+        if own is None:
             raise
-        beside, cancelled = parts
-        instead = fault(hook, beside)
-        instead.__cause__ = beside
-        raise BaseExceptionGroup(group.message, [instead, cancelled]) from None
+        raise own from None
     if out_of_group is not None:
         raise out_of_group
 

@@ -192,9 +192,7 @@ class Source:
         heard = self._heard
         try:
             event: ModelEvent = await self._begun().__anext__()
-            wrong = heard.take(event)
-            if wrong is not None:
-                raise ModelError(f"the model yielded {wrong}")
+            self._take(event)
             return event
         except StopAsyncIteration:
             heard.error = heard.cut_off()
@@ -204,6 +202,11 @@ class Source:
         except Exception as error:
             heard.error = error
             raise
+
+    def _take(self, event: object) -> None:
+        wrong = self._heard.take(event)
+        if wrong is not None:
+            raise ModelError(f"the model yielded {wrong}")
 
     async def drain(self, show: Callable[[str], None] | None) -> None:
         """Take every event that is left, as if by iterating, with no step in between: there may be thousands.
@@ -218,9 +221,7 @@ class Source:
             while True:
                 event = await following()
                 if not isinstance(event, ModelText) or not isinstance(event.text, str):
-                    wrong = heard.take(event)
-                    if wrong is not None:
-                        raise ModelError(f"the model yielded {wrong}")
+                    self._take(event)
                     continue
                 if heard.texts is None:
                     heard.texts = []
