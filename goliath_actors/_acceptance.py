@@ -345,11 +345,7 @@ def _supersede(actor: Actor) -> None:
     asking = [actor.current]
     for run in asking:  # grows: nobody waits in a circle (R14)
         run.journal.supersede()
-        asking += [
-            wait.target
-            for wait in run.waits_for
-            if isinstance(wait, Wait) and wait.owned and isinstance(wait.target, Envelope)
-        ]
+        asking += [wait.child for wait in run.waits_for if isinstance(wait, Wait) and wait.child is not None]
 
 
 def listed(names: Iterable[str]) -> str:

@@ -221,8 +221,9 @@ class Engine:
     def waiting(self, asker: Envelope, wait: Wait) -> Iterator[None]:
         """Return a block in which `asker` waits and lends its slot to what it waits for (R4)."""
         asker.waits_for.append(wait)
-        if wait.owned and isinstance(wait.target, Envelope):
-            wait.target.owner = asker
+        child = wait.child
+        if child is not None:
+            child.owner = asker
         if self.owns(asker) and not wait.target.over:
             wait.lent = True
             self.turns.lend(wait.target)
@@ -231,8 +232,8 @@ class Engine:
             yield
         finally:
             asker.waits_for.remove(wait)
-            if wait.owned and isinstance(wait.target, Envelope):
-                wait.target.owner = None
+            if child is not None:
+                child.owner = None
             if wait.lent:
                 wait.lent = False
                 self.turns.unlend(wait.target)

@@ -207,8 +207,8 @@ class Envelope:
         """The run was aborted, and what it asked and still waits for in a task that is not its own goes with it: a
         plain function's thread is abandoned, and what it asked through `trio.from_thread` has a system task."""
         for wait in tuple(self.waits_for):
-            if isinstance(wait, Wait) and wait.owned and isinstance(wait.target, Envelope):
-                wait.target.request_abort("caller")
+            if isinstance(wait, Wait) and wait.child is not None:
+                wait.child.request_abort("caller")
 
     @contextmanager
     def asking_a_person(self) -> Iterator[None]:
@@ -416,6 +416,11 @@ class Wait:
         """
         target = self.target
         return target.over or (target.replied and not self.to_end and (target.waits or not self.owned))
+
+    @property
+    def child(self) -> Envelope | None:
+        """The run that the waiter asked, and would abort by leaving; None if it waits for something else."""
+        return self.target if self.owned and isinstance(self.target, Envelope) else None
 
     def turns(self) -> Iterable[Turn]:
         """Yield the conversations whose turns the waiter needs."""

@@ -47,7 +47,7 @@ def check_agents(agents: tuple[Agent[Any], ...]) -> None:
         names.add(agent.name)
 
 
-def _check(
+def _block(
     agents: tuple[Agent[Any], ...],
     store: Store | None,
     max_running: int | None,
@@ -55,15 +55,22 @@ def _check(
     max_waiting: int | None,
     finish_timeout: float | None,
     idle_timeout: float | None,
-) -> None:
+) -> _RuntimeBlock:
+    """Return the block of a runtime, once its arguments are known to be right. Raises: `ConfigError`."""
     check_agents(agents)
     check_count("max_running", max_running, 1)
     check_count("mailbox_capacity", mailbox_capacity, 0, none=False)
     check_count("max_waiting", max_waiting, 0)
     check_seconds("finish_timeout", finish_timeout)
     check_seconds("idle_timeout", idle_timeout, zero=True)
-    if store is None:
-        return
+    if store is not None:
+        _check_store(store)
+    return _RuntimeBlock(
+        _opened(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
+    )
+
+
+def _check_store(store: Store) -> None:
     if isinstance(store, type):
         raise ConfigError(f"store got the class {store.__name__} itself; make one: {store.__name__}(...)")
     if isinstance(store, str | os.PathLike):
@@ -98,10 +105,7 @@ def open_runtime(
     Cancellation: a normal end of the block waits for every accepted run. An exception in the block, or cancellation
     from outside, aborts all of them (cause `shutdown`), tells every observer, and then passes, a single error bare.
     """
-    _check(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
-    return _RuntimeBlock(
-        _opened(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
-    )
+    return _block(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
 
 
 @final
@@ -208,10 +212,7 @@ async def serve_runtime(
 
     Cancellation: aborts every run (cause `shutdown`), tells the observers, then passes.
     """
-    _check(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
-    whole = _RuntimeBlock(
-        _opened(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
-    )
+    whole = _block(agents, store, max_running, mailbox_capacity, max_waiting, finish_timeout, idle_timeout)
     async with whole as runtime:
         task_status.started(runtime)
         await whole.wait_drained()
