@@ -131,33 +131,30 @@ class Hosted:
             self.last_seq = event.seq
             self.over.set()
 
-    async def ask_client(self, request: ConfirmRequest) -> Confirmed:
-        """Wait for a client's answer to a question of this run, or of one that it asked.
+    async def ask_client(self, seconds: float | None, request: ConfirmRequest) -> Confirmed:
+        """Wait for a client's answer to a question of this run, or of one that it asked; after so long it is a refusal.
 
         Cancellation: the question is closed; whoever follows is told.
         """
         question = _Question(request, self._name(request), trio.current_time())
         self.questions[question.id] = question
         self._tell("confirmation-open", question.data())
+        limit = math.inf if seconds is None else seconds
         try:
-            await question.answered.wait()
+            with trio.move_on_after(limit):
+                await question.answered.wait()
+            if not question.answered.is_set():
+                return Confirmed(False, f"nobody answered within {limit:g} s")
+            return question.answer
         finally:
             del self.questions[question.id]
             answer = question.answer
             words = {"call_id": question.id, "approved": answer.approved, "reason": answer.reason or None}
             self._tell("confirmation-closed", words)
-        return answer
 
     def _name(self, request: ConfirmRequest) -> str:
         """Models give the same ids in many runs; those of this run are the ones that its events have."""
         return request.call_id if request.run_id == self.id else f"{request.run_id}.{request.call_id}"
-
-    async def ask_client_within(self, seconds: float | None, request: ConfirmRequest) -> Confirmed:
-        """As `ask_client`, for at most so long: a refusal afterwards."""
-        limit = math.inf if seconds is None else seconds
-        with trio.move_on_after(limit):
-            return await self.ask_client(request)
-        return Confirmed(False, f"nobody answered within {limit:g} s")
 
     def answer(self, call_id: str, approved: bool, reason: str = "") -> bool:
         """Answer a question; False if it is not open."""

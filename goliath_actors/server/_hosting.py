@@ -178,7 +178,7 @@ class Hosting:
         timeout = min(limits, default=None)
         confirm: Callable[..., Any] | None = None
         if self.config.confirm == "client" and asking.agent.confirm is not approve_all:
-            confirm = hosted.ask_client if asking.asks_client else ask_client
+            confirm = ask_client
         limit = None if confirm is None else self.config.confirm_timeout
         # Any: each option has a type of its own, as in `Runtime.run`.
         options: dict[str, Any] = {
@@ -189,9 +189,8 @@ class Hosting:
             "on_event": hosted.hear,
             "when_busy": asking.when_busy,
         }
-        # For sub-agents: they have a `confirm` of their own, which may be `ask_client`.
-        within = partial(hosted.ask_client_within, self.config.confirm_timeout)
-        with answered_by(within if asking.asks_client else None):
+        answer = partial(hosted.ask_client, self.config.confirm_timeout)
+        with answered_by(answer if asking.asks_client else None):
             if asking.kind == "run":
                 return conversation.submit(asking.text, **options)
             if asking.kind == "steer":
