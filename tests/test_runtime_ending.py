@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import trio
 import trio.lowlevel
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from goliath_actors import Extension, RunAborted, open_runtime, tool
+from goliath_actors import Agent, Extension, Run, RunAborted, open_runtime, tool
 from goliath_actors._work import Work
 from goliath_actors.errors import (
     ConfigError,
@@ -226,6 +226,20 @@ async def test_an_application_error_reaches_every_waiter_as_the_same_object() ->
     assert error.goliath_diagnostics == ()  # type: ignore[attr-defined]
 
 
+E = TypeVar("E", bound=Exception)
+
+
+async def abort_blocked(agent: Agent[Any], kind: type[E], words: str | None = None) -> tuple[Run, E]:
+    """Abort a run where it waits; return it with what its waiter gets."""
+    async with open_runtime(agent) as runtime:
+        run = runtime.submit("hi")
+        await wait_all_tasks_blocked()
+        run.abort()
+        with pytest.raises(kind, match=words) as caught:
+            await run.wait()
+    return run, caught.value
+
+
 async def test_an_error_that_escapes_beats_the_abort_that_came_with_it() -> None:
     error = ValueError("broke while unwinding")
 
@@ -235,15 +249,10 @@ async def test_an_error_that_escapes_beats_the_abort_that_came_with_it() -> None
         finally:
             raise error
 
-    async with open_runtime(loop_agent(action)) as runtime:
-        run = runtime.submit("hi")
-        await wait_all_tasks_blocked()
-        run.abort()
-        with pytest.raises(ValueError, match="unwinding") as caught:
-            await run.wait()
-        assert caught.value is error
-        assert run.outcome is not None
-        assert run.outcome.status == "error"
+    run, raised = await abort_blocked(loop_agent(action), ValueError, "unwinding")
+    assert raised is error
+    assert run.outcome is not None
+    assert run.outcome.status == "error"
 
 
 async def fail_beside_the_abort(error: Exception) -> None:
@@ -289,14 +298,9 @@ async def test_what_a_nursery_of_a_hook_raises_beside_the_abort_is_the_extension
         tools=[look],
         extensions=[outside, nursery] if row.startswith("around") else [nursery],
     )
-    async with open_runtime(agent) as runtime:
-        run = runtime.submit("hi")
-        await wait_all_tasks_blocked()
-        run.abort()
-        with pytest.raises(GoliathExtensionError) as caught:
-            await run.wait()
-    assert (caught.value.extension, caught.value.phase) == ("nursery", row)
-    assert caught.value.__cause__ is error
+    run, raised = await abort_blocked(agent, GoliathExtensionError)
+    assert (raised.extension, raised.phase) == ("nursery", row)
+    assert raised.__cause__ is error
     assert run.outcome is not None
     assert run.outcome.origin == "extension"
 
@@ -317,13 +321,8 @@ async def test_what_a_tools_nursery_raises_beside_the_abort_passes_the_hooks_aro
         return "unreachable"
 
     agent = native([tool_calls(("look", {})), "hi"], tools=[look], extensions=[Around()])
-    async with open_runtime(agent) as runtime:
-        run = runtime.submit("hi")
-        await wait_all_tasks_blocked()
-        run.abort()
-        with pytest.raises(ValueError, match="unwinding") as caught:
-            await run.wait()
-    assert caught.value is error
+    run, raised = await abort_blocked(agent, ValueError, "unwinding")
+    assert raised is error
     assert run.outcome is not None
     assert run.outcome.origin == "tool"
 
@@ -378,13 +377,8 @@ async def test_a_nursery_of_a_tool_that_fails_while_aborted_gives_its_single_err
             await trio.sleep_forever()
         raise AssertionError("unreachable: nothing wakes it")
 
-    async with open_runtime(loop_agent(action)) as runtime:
-        run = runtime.submit("hi")
-        await wait_all_tasks_blocked()
-        run.abort()
-        with pytest.raises(ValueError, match="child") as caught:
-            await run.wait()
-        assert caught.value is error
+    _, raised = await abort_blocked(loop_agent(action), ValueError, "child")
+    assert raised is error
 
 
 # --- R11: observers ---------------------------------------------------------------------------------------------------
@@ -480,13 +474,8 @@ async def test_statistics_always_add_up(autojump_clock: MockClock) -> None:
 
 async def aborted(action: Callable[[Work], Awaitable[str]]) -> RunAborted:
     """Abort a run of a loop that waits, and return what its asker is told."""
-    async with open_runtime(loop_agent(action)) as runtime:
-        run = runtime.submit("hi")
-        await wait_all_tasks_blocked()
-        run.abort()
-        with pytest.raises(RunAborted) as caught:
-            await run.wait()
-    return caught.value
+    _, raised = await abort_blocked(loop_agent(action), RunAborted)
+    return raised
 
 
 @pytest.mark.parametrize("nursery_around", [False, True])
